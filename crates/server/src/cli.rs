@@ -1,12 +1,20 @@
 //! The command line: parses it, runs the subcommand, and returns the exit code. Each subcommand has a file of its own.
 
 mod check;
+mod completions;
 mod data;
+mod duration;
+mod man;
 mod policy;
+mod secret;
 mod serve;
 mod simulate;
+mod style;
+mod table;
 
-use clap::{Parser, Subcommand};
+use anstream::AutoStream;
+use clap::{CommandFactory, Parser, Subcommand};
+use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
@@ -28,21 +36,34 @@ enum Command {
     Check(check::CheckOptions),
     /// Sends one trace of requests through all six algorithms and draws which requests each lets pass.
     Simulate(simulate::SimulateOptions),
-    /// Checks and explains policy files.
+    /// Checks, explains and tests policy files.
     Policy(policy::PolicyOptions),
     /// Looks into the data directory of a server that is not running.
     Data(data::DataOptions),
+    /// Shows and sets the secret that all nodes of a deployment share.
+    Secret(secret::SecretOptions),
+    /// Prints the script with which a shell completes commands of tidegate.
+    Completions(completions::CompletionsOptions),
+    /// Writes the man pages into a directory, one for each sub-command.
+    Man(man::ManOptions),
 }
 
 /// Parses the command line and runs its subcommand.
 pub fn run() -> ExitCode {
-    let out = &mut io::stdout().lock();
+    let out = &mut AutoStream::auto(io::stdout().lock());
     let outcome = match Tidegate::parse().command {
         Command::Serve(options) => serve::run(&options, out),
         Command::Check(options) => check::run(&options, out),
         Command::Simulate(options) => simulate::run(&options, out).map(|()| ExitCode::SUCCESS),
         Command::Policy(options) => policy::run(&options, out),
         Command::Data(options) => data::run(&options, out),
+        Command::Secret(options) => secret::run(&options, out),
+        Command::Completions(options) => {
+            completions::run(&options, Tidegate::command(), out).map(|()| ExitCode::SUCCESS)
+        }
+        Command::Man(options) => {
+            man::run(&options, Tidegate::command(), out).map(|()| ExitCode::SUCCESS)
+        }
     };
     match outcome {
         Ok(code) => code,
@@ -54,4 +75,19 @@ pub fn run() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// An error about a file or a folder, with its name, and what to do if the system only says that it failed.
+fn explained(name: &impl Display, error: &io::Error) -> io::Error {
+    let kind = error.kind();
+    let advice = if error.raw_os_error().is_none() {
+        ""
+    } else if kind == ErrorKind::NotFound {
+        "; check the path"
+    } else if kind == ErrorKind::PermissionDenied {
+        "; check its owner and mode, or run this as its owner"
+    } else {
+        ""
+    };
+    io::Error::new(kind, format!("{name}: {error}{advice}"))
 }

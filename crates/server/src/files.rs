@@ -1,6 +1,6 @@
 //! Reading and writing files safely: no blocking on pipes, atomic replacement, private folders, one server per folder.
 
-use rustix::fs::OFlags;
+use rustix::fs::{Access, OFlags};
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -62,6 +62,43 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// not be able to write to it: they could replace any file in it.
 pub(crate) fn private_folder(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    check_private(path)
+}
+
+/// Whether [`private_folder`] would accept or could create a folder, and whether files can be created in it. Changes nothing.
+pub(crate) fn check_private_folder(path: &Path) -> io::Result<()> {
+    if path.exists() {
+        check_private(path)?;
+        return may_create_in(path);
+    }
+    let existing = path.ancestors().skip(1).find(|above| above.exists());
+    may_create_in(existing.unwrap_or(Path::new(".")))
+}
+
+/// Whether a file could be opened to write at its end, and created if it does not exist. Changes nothing.
+pub(crate) fn may_append(path: &Path) -> io::Result<()> {
+    if path.exists() {
+        return Ok(rustix::fs::access(path, Access::WRITE_OK)?);
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    may_create_in(folder.unwrap_or(Path::new(".")))
+}
+
+/// Whether this process may create files in a folder.
+fn may_create_in(folder: &Path) -> io::Result<()> {
+    let shown = folder.display();
+    if !folder.is_dir() {
+        let text = format!("`{shown}` is not a directory");
+        return Err(io::Error::new(io::ErrorKind::NotADirectory, text));
+    }
+    let allowed = rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK);
+    allowed.map_err(|error| {
+        let text = format!("files cannot be created in `{shown}`: {}", io::Error::from(error));
+        io::Error::new(io::ErrorKind::PermissionDenied, text)
+    })
+}
+
+fn check_private(path: &Path) -> io::Result<()> {
     let folder = fs::metadata(path)?;
     let (us, owner) = (rustix::process::geteuid().as_raw(), folder.uid());
     let denied = |text: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
@@ -98,6 +135,21 @@ pub(crate) fn lock_folder(folder: &Path) -> io::Result<FolderLock> {
     file.set_len(0)?;
     writeln!(file, "{}", std::process::id())?;
     Ok(FolderLock { _file: file })
+}
+
+/// Whether another server has locked a folder; the error names it. The lock is only held for the moment of the question, and
+/// shared, so several processes may ask at once. A folder that does not exist is not locked.
+pub(crate) fn check_unlocked(folder: &Path) -> io::Result<()> {
+    let file = match open_regular(OpenOptions::new().read(true), &folder.join("lock")) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    match file.try_lock_shared() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(locked(&file)),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
 }
 
 fn locked(file: &File) -> io::Error {

@@ -1,10 +1,11 @@
-//! The protocols over which clients ask for decisions, and the admin API; each has a folder of its own.
+//! The protocols over which clients ask for decisions, the admin API, and the page of metrics.
 //!
 //! The protocols are a closed set, so they are an enum: [`Front`] is the protocol that a listener serves.
 
 pub(crate) mod admin;
 pub(crate) mod grpc;
 pub(crate) mod http;
+pub(crate) mod metrics_page;
 pub(crate) mod resp;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -15,6 +16,7 @@ use crate::net::{AcceptedConnection, Drain, ListenerContext, Protocol};
 use crate::proxy::{self, Proxy};
 use crate::web::{self, Answer};
 use ::http::StatusCode;
+use metrics_page::MetricsPage;
 use serde_json::json;
 use std::io;
 use std::rc::Rc;
@@ -24,6 +26,7 @@ use std::sync::Arc;
 pub(crate) enum Front<S> {
     Http(Rc<http::HttpHandler<S>>),
     Admin(Arc<admin::AdminHandler<S>>),
+    Metrics(Arc<MetricsPage<S>>),
     Resp(resp::RespHandler<S>),
     Grpc(Rc<grpc::GrpcHandler<S>>),
     Proxy(Rc<Proxy<S>>),
@@ -39,6 +42,7 @@ impl<S: Backend> Protocol for Front<S> {
         match &*self {
             Self::Http(handler) => web::serve(opened, handler, &place, &drain).await,
             Self::Admin(handler) => web::serve(opened, handler, &place, &drain).await,
+            Self::Metrics(page) => web::serve(opened, page, &place, &drain).await,
             Self::Resp(handler) => resp::serve(opened, handler, &place, &drain).await,
             Self::Grpc(handler) => grpc::serve(opened, handler, &place, &drain).await,
             Self::Proxy(proxy) => proxy::serve(opened, proxy, &place, &drain).await,
@@ -49,14 +53,22 @@ impl<S: Backend> Protocol for Front<S> {
     async fn settled(&self) {
         match self {
             Self::Proxy(proxy) => proxy.limiter().given_back().await,
-            Self::Http(_) | Self::Admin(_) | Self::Resp(_) | Self::Grpc(_) => {}
+            Self::Http(_) | Self::Admin(_) | Self::Metrics(_) | Self::Resp(_) | Self::Grpc(_) => {}
         }
     }
+}
+
+/// Asks the store whether it runs out of memory, for `/ready` and the metrics.
+fn look_for_room(store: &impl Backend, health: &Health) {
+    health.set_problem("room", store.shortage().map(str::to_owned));
 }
 
 /// The answer to `GET /ready`.
 fn ready(health: &Health) -> Answer {
     let report = health.report();
     let status = if report.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    Answer::json(status, &json!({ "status": report.status, "reasons": report.reasons }))
+    let body = json!({
+        "status": report.status, "reasons": report.reasons, "policy_hash": report.policy_hash,
+    });
+    Answer::json(status, &body)
 }

@@ -1,4 +1,5 @@
-//! The health of the server, as `/ready` reports it: starting, ready, degraded (ready, with problems) or draining.
+//! The health of the server, as `/ready` reports it: starting, ready, degraded (ready, with problems) or draining; and by which rules
+//! it decides.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -15,6 +16,8 @@ struct HealthState {
     stage: Stage,
     /// Problems by the part of the server that reported them. The server decides requests in spite of them.
     problems: BTreeMap<&'static str, String>,
+    /// The hash of the policy in force, and of the rule files if there are any.
+    hashes: BTreeMap<&'static str, String>,
 }
 
 /// The stage in the life of the server.
@@ -32,20 +35,59 @@ pub(crate) struct HealthReport {
     pub(crate) ready: bool,
     pub(crate) status: &'static str,
     pub(crate) reasons: Vec<String>,
+    pub(crate) policy_hash: String,
 }
+
+impl HealthState {
+    fn policy_hash(&self) -> String {
+        self.hashes.values().map(String::as_str).collect::<Vec<_>>().join("+")
+    }
+}
+
+/// The parts of the server that can have a problem.
+const PARTS: [&str; 16] = [
+    "accept",
+    "access log",
+    "audit",
+    "audit damage",
+    "certificate",
+    "control",
+    "control file",
+    "denial log",
+    "keys for tokens",
+    "open files",
+    "policy",
+    "room",
+    "routes",
+    "rules",
+    "store",
+    "upstreams",
+];
 
 impl Health {
     pub(crate) fn enter(&self, stage: Stage) {
         self.lock().stage = stage;
     }
 
-    /// Sets the problem of a part of the server, or clears it.
-    pub(crate) fn set_problem(&self, part: &'static str, problem: Option<String>) {
+    /// Sets the problem of a part of the server, or clears it. Returns the problem that the part had before.
+    pub(crate) fn set_problem(
+        &self,
+        part: &'static str,
+        problem: Option<String>,
+    ) -> Option<String> {
+        debug_assert!(PARTS.contains(&part), "{part} is not among the parts");
         let mut state = self.lock();
         match problem {
-            Some(problem) => _ = state.problems.insert(part, problem),
-            None => _ = state.problems.remove(part),
+            Some(problem) => state.problems.insert(part, problem),
+            None => state.problems.remove(part),
         }
+    }
+
+    /// Each part of the server, and whether it has a problem.
+    pub(crate) fn problems(&self) -> Vec<(&'static str, bool)> {
+        let state = self.lock();
+        let known = PARTS.into_iter().map(|part| (part, state.problems.contains_key(part)));
+        known.collect()
     }
 
     /// Whether the server decides requests, with problems or without.
@@ -62,7 +104,18 @@ impl Health {
             Stage::Serving if state.problems.is_empty() => (true, "ready"),
             Stage::Serving => (true, "degraded"),
         };
-        HealthReport { ready, status, reasons: state.problems.values().cloned().collect() }
+        let reasons = state.problems.values().cloned().collect();
+        HealthReport { ready, status, reasons, policy_hash: state.policy_hash() }
+    }
+
+    /// Sets the hash of the rules from a source.
+    pub(crate) fn set_hash(&self, source: &'static str, hash: String) {
+        self.lock().hashes.insert(source, hash);
+    }
+
+    /// The hash of the policy in force; with rule files, followed by `+` and theirs.
+    pub(crate) fn policy_hash(&self) -> String {
+        self.lock().policy_hash()
     }
 
     #[cfg(test)]

@@ -4,6 +4,7 @@
 //! the count is logged.
 
 use crate::metrics::Metrics;
+use anstream::{AutoStream, ColorChoice};
 use std::collections::HashMap;
 use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -66,7 +67,8 @@ pub(crate) fn start(settings: LogOptions, clock: &Clock) -> Arc<LogLimiter> {
         let lines = lines.json().flatten_event(true).with_filter(filter);
         tracing_subscriber::registry().with(lines).try_init()
     } else {
-        let ansi = std::io::stderr().is_terminal();
+        // Also says no if the environment has `NO_COLOR`, and yes for `CLICOLOR_FORCE`.
+        let ansi = AutoStream::choice(&std::io::stderr()) != ColorChoice::Never;
         tracing_subscriber::registry().with(lines.with_ansi(ansi).with_filter(filter)).try_init()
     };
     // This fails only in tests, where another test may have started a log.
@@ -75,7 +77,8 @@ pub(crate) fn start(settings: LogOptions, clock: &Clock) -> Arc<LogLimiter> {
 }
 
 impl LogFormat {
-    fn is_json(self) -> bool {
+    /// Whether the log has lines of JSON and not lines for people.
+    pub(crate) fn is_json(self) -> bool {
         match self {
             Self::Json => true,
             Self::Text => false,

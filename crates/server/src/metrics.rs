@@ -10,6 +10,7 @@
 //! labels are fixed by the program, by the names of rules and by the routes file, so a client cannot create new ones.
 
 mod encode;
+mod encode_connections;
 mod encode_durability;
 mod encode_groups;
 mod encode_leases;
@@ -20,7 +21,7 @@ use group_tally::GroupSums;
 pub(crate) use group_tally::{GroupTally, ProxyAnswer};
 pub(crate) use tally::Tally;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tidegate::SchedulerReading;
@@ -40,6 +41,18 @@ pub(crate) struct Metrics {
     store_errors: AtomicU64,
     lines_left_out: AtomicU64,
     access_lines_dropped: AtomicU64,
+    denials_left_out: AtomicU64,
+    denial_lines_dropped: AtomicU64,
+    /// One for each listener that is open.
+    listeners: Mutex<Vec<Arc<ConnectionCount>>>,
+}
+
+/// How many connections a listener has, and may have.
+#[derive(Debug)]
+pub(crate) struct ConnectionCount {
+    listener: &'static str,
+    most: usize,
+    open: AtomicUsize,
 }
 
 /// Why a connection or a request was refused before it was decided.
@@ -85,8 +98,17 @@ pub(crate) enum Reload {
 }
 
 /// The values of the gauges when the metrics are read.
+#[derive(Default)]
 pub(crate) struct GaugeReadings {
     pub(crate) version: u64,
+    /// The hash of the rules in force.
+    pub(crate) policy_hash: String,
+    /// The wall clock, in seconds of Unix time.
+    pub(crate) clock_seconds: u64,
+    /// When the first certificate expires, in seconds of Unix time, if there are any.
+    pub(crate) certificate_expires: Option<u64>,
+    /// Each part of the server, and whether `/ready` reports a problem of it.
+    pub(crate) problems: Vec<(&'static str, bool)>,
     /// The version of the rule files, if they decide over gRPC.
     pub(crate) rules_version: Option<u64>,
     pub(crate) memory: Option<Gauges>,
@@ -180,6 +202,23 @@ impl Metrics {
         self.access_lines_dropped.fetch_add(count, Ordering::Relaxed);
     }
 
+    /// A refusal has no line in the denial log, because its minute had too many keys.
+    pub(crate) fn denial_left_out(&self) {
+        add(Some(&self.denials_left_out));
+    }
+
+    pub(crate) fn denial_lines_dropped(&self, count: u64) {
+        self.denial_lines_dropped.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// The count of connections of a listener that may have at most so many.
+    pub(crate) fn connections(&self, listener: &'static str, most: usize) -> Arc<ConnectionCount> {
+        let count = Arc::new(ConnectionCount { listener, most, open: AtomicUsize::new(0) });
+        let mut all = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(Arc::clone(&count));
+        count
+    }
+
     /// Requests for which the store gave no answer, as the limiter counts them.
     pub(crate) fn set_store_errors(&self, count: u64) {
         self.store_errors.store(count, Ordering::Relaxed);
@@ -205,6 +244,12 @@ impl Metrics {
     fn group_tallies(&self) -> Vec<Arc<GroupTally>> {
         let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         groups.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+impl ConnectionCount {
+    pub(crate) fn set(&self, open: usize) {
+        self.open.store(open, Ordering::Relaxed);
     }
 }
 

@@ -29,7 +29,7 @@ mod seating;
 mod tunnel;
 mod upstream;
 
-pub(crate) use access_log::{AccessLogPlace, AccessLogWriter};
+pub(crate) use access_log::AccessLogWriter;
 pub(crate) use gate::{Proxy, ProxyOptions};
 pub(crate) use headers::RequestIds;
 pub(crate) use identity::{LiveKeys, TokenSettings, TokenVerifier};

@@ -7,6 +7,7 @@ use crate::backend::Backend;
 use crate::files;
 use crate::health::Health;
 use crate::metrics::{Metrics, Reload};
+use crate::rulebook::content_hash;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,6 +36,9 @@ pub(crate) type Texts = Vec<(String, Vec<u8>)>;
 
 /// The most files in a folder: more than are kept by hand.
 const MOST_FILES: usize = 1_000;
+
+/// How the log announces rule files that were not valid before.
+const REPAIRED: &str = "the rule files are valid again";
 
 /// The most names in one line of the log.
 const MOST_LOGGED: usize = 20;
@@ -133,6 +137,7 @@ impl<S: Backend> RuleFiles<S> {
         texts: Texts,
         (metrics, health): (Arc<Metrics>, Arc<Health>),
     ) -> Self {
+        health.set_hash("rules", hash(&texts));
         Self { limiter, folder, metrics, health, texts: Mutex::new(texts) }
     }
 
@@ -171,11 +176,18 @@ impl<S: Backend> RuleFiles<S> {
     /// Reads the files again. Errors are logged, counted and reported by `/ready`.
     pub(crate) fn reload(&self) {
         match self.try_reload() {
-            Ok(None) => self.health.set_problem("rules", None),
+            Ok(None) => {
+                if self.health.set_problem("rules", None).is_some() {
+                    tracing::info!("{REPAIRED}; their rules were in force all the time");
+                }
+            }
             Ok(Some(version)) => {
                 self.metrics.reloaded(Reload::Applied);
-                self.health.set_problem("rules", None);
-                tracing::info!(version, "the rule files were read again");
+                if self.health.set_problem("rules", None).is_some() {
+                    tracing::info!(version, "{REPAIRED}; their rules are in force");
+                } else {
+                    tracing::info!(version, "the rule files were read again");
+                }
             }
             Err(error) => {
                 self.metrics.reloaded(Reload::Refused);
@@ -198,9 +210,15 @@ impl<S: Backend> RuleFiles<S> {
         let policy = self.folder.policy(&texts)?;
         warn(&self.folder, &policy);
         let version = self.limiter.reload(policy)?;
+        self.health.set_hash("rules", hash(&texts));
         *known = texts;
         Ok(Some(version))
     }
+}
+
+/// The hash of the rules in files. The names of files do not matter.
+fn hash(texts: &Texts) -> String {
+    content_hash::of_texts(texts.iter().map(|(_, text)| text.as_slice()))
 }
 
 fn shown(path: &Path) -> String {

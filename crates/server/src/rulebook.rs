@@ -9,6 +9,7 @@
 //! All changes of the rules go through here, one at a time. A policy with errors changes nothing: the old rules stay in force,
 //! and the log, the metrics and `/ready` say why.
 
+pub(crate) mod content_hash;
 mod control_file;
 mod diff;
 mod operators;
@@ -67,6 +68,9 @@ identity: { trusted: [127.0.0.0/8, \"::1/128\"] }
 rules:
   - { name: per-client, key: [ip], limits: [15/s] }
 ";
+
+/// The name of the control file in the data directory.
+const CONTROL_FILE: &str = "control.json";
 
 /// The largest policy.
 pub(crate) const MOST_BYTES: u64 = 4 * 1024 * 1024;
@@ -146,7 +150,7 @@ impl<S: Backend> Rulebook<S> {
     ) -> Result<Self, RulebookError> {
         let RulebookContext { secret, clock, metrics, health, data_dir, file, token_keys } =
             context;
-        let control_file = data_dir.join("control.json");
+        let control_file = data_dir.join(CONTROL_FILE);
         let ControlFile { document, audit: head } = ControlFile::read(&control_file)?;
         let audit = Audit::open(&data_dir, &secret, head.as_ref())?;
         let policy = Policy::parse(&text)?;
@@ -175,6 +179,7 @@ impl<S: Backend> Rulebook<S> {
     fn restore(&self) -> Result<(), RulebookError> {
         let mut state = self.lock();
         if *state.control.document() == Document::default() {
+            self.publish_hash(&state);
             return Ok(());
         }
         if let Some(uploaded) = state.control.document().policy.clone() {
@@ -245,8 +250,22 @@ impl<S: Backend> Rulebook<S> {
         for text in unfit {
             tracing::warn!("a change by hand waits for its rule: {}", printable(&text));
         }
-        Ok(self.limiter.install(state.policy.clone(), changes)?)
+        let version = self.limiter.install(state.policy.clone(), changes)?;
+        self.publish_hash(state);
+        Ok(version)
     }
+
+    /// Shows operators and other nodes by which rules this node decides.
+    fn publish_hash(&self, state: &RulebookState) {
+        let document = state.control.document();
+        let hash = content_hash::of_rules(&state.text, &state.policy, document);
+        self.health.set_hash("policy", hash);
+    }
+}
+
+/// Whether the control file of a data directory can be read, if there is one.
+pub(crate) fn check_control_file(data_dir: &Path) -> io::Result<()> {
+    ControlFile::read(&data_dir.join(CONTROL_FILE)).map(drop)
 }
 
 fn digest(text: &[u8]) -> String {

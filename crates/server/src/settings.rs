@@ -9,20 +9,23 @@
 //! Every setting has one name, and each source spells it by the same rule. All invalid values are reported together, with
 //! their source, before the server starts.
 
+mod flags;
 mod reader;
 pub(crate) mod reference;
 mod sources;
 mod table;
 mod value;
 
-pub(crate) use sources::PREFIX;
-pub(crate) use table::Flags;
-pub(crate) use value::bytes as parse_bytes;
+pub(crate) use flags::Flags;
+pub(crate) use sources::{PREFIX, SECRET};
+pub(crate) use value::{bytes as parse_bytes, secret as parse_secret};
 
+use crate::denial_log::DenialLogSettings;
 use crate::front::grpc::GrpcOptions;
+use crate::line_writer::LogPlace;
 use crate::log::{LogFormat, LogOptions};
 use crate::net::{Caps, Timeouts, TlsFiles};
-use crate::proxy::{AccessLogPlace, TokenSettings};
+use crate::proxy::TokenSettings;
 use reader::Reader;
 use sources::{Given, Origin, from_environment, from_file};
 use std::collections::BTreeMap;
@@ -31,6 +34,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use table::TABLE;
+use tidegate::Secret;
 use tidegate::http::LegacyReset;
 use tidegate_store::RedisClock;
 
@@ -43,6 +47,8 @@ pub(crate) struct Settings {
     pub(crate) redis: RedisOptions,
     pub(crate) data_dir: PathBuf,
     pub(crate) secret_file: PathBuf,
+    /// The secret, if the environment has it. Then no file is read.
+    pub(crate) secret: Option<Secret>,
     pub(crate) workers: usize,
     pub(crate) memory_budget: usize,
     pub(crate) connection_budget: usize,
@@ -68,13 +74,16 @@ pub(crate) struct Settings {
     pub(crate) proxy_protocol: bool,
     pub(crate) proxy_max_body: usize,
     pub(crate) proxy_buffer_budget: usize,
-    pub(crate) access_log: Option<AccessLogPlace>,
+    pub(crate) access_log: Option<LogPlace>,
     /// Of how many successful requests one is written to the access log.
     pub(crate) access_log_sample: usize,
     pub(crate) admin: Listen,
     pub(crate) admin_hosts: Vec<String>,
     pub(crate) operator_token_file: Option<PathBuf>,
     pub(crate) reader_token_file: Option<PathBuf>,
+    /// Serves the metrics without a token.
+    pub(crate) metrics: Listen,
+    pub(crate) denial_log: Option<DenialLogSettings>,
     pub(crate) log: LogOptions,
     /// Every setting as text, and where it comes from.
     given: Given,
@@ -140,17 +149,22 @@ impl Settings {
             .map(|setting| (setting.name, (setting.default.to_owned(), Origin::Default)))
             .collect();
         from_file(file, &mut given, &mut problems);
-        from_environment(environment, &mut given, &mut problems);
+        let environment: Vec<(String, String)> = environment.collect();
+        let secret = secret(&environment, &mut problems);
+        from_environment(environment.into_iter(), &mut given, &mut problems);
         for (setting, text) in flags.given() {
             given.insert(setting.name, (text.clone(), Origin::Flag(setting.flag())));
         }
-        let settings = Self::read(given, &mut problems);
+        let settings = Self { secret, ..Self::read(given, &mut problems) };
         if problems.is_empty() { Ok(settings) } else { Err(SettingsError(problems)) }
     }
 
     /// All settings as a file that can be read again, each with its source in a comment.
     pub(crate) fn print(&self) -> String {
         let mut text = String::new();
+        if self.secret.is_some() {
+            text.push_str(&format!("# {SECRET} is set, so `secret_file` is not read.\n"));
+        }
         let mut section = "";
         for setting in TABLE {
             let (value, origin) = match self.given.get(setting.name) {
@@ -178,19 +192,20 @@ impl Settings {
         let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
         let secret_file =
             path(reader.text("secret_file")).unwrap_or_else(|| data_dir.join("secret"));
-        let store = reader.hidden("store", value::store).unwrap_or(StoreUrl::Memory);
         let of_http = ["header_timeout", "body_timeout"];
         let http = reader.listen("http", of_http);
         let grpc = reader.listen("grpc", of_http);
         let resp = reader.listen("resp", ["command_timeout", "write_timeout"]);
         let proxy = reader.listen("proxy", of_http);
         let admin = reader.listen("admin", of_http);
+        let metrics = reader.listen_like("metrics", admin);
         let settings = Self {
             policy: path(reader.text("policy")),
-            store,
+            store: reader.hidden("store", value::store).unwrap_or(StoreUrl::Memory),
             file: reader.file(),
             redis: reader.redis(),
             secret_file,
+            secret: None,
             workers: reader.check("workers", value::workers).unwrap_or(1),
             memory_budget: reader.check("memory.budget", value::bytes).unwrap_or(0),
             connection_budget: reader
@@ -218,22 +233,28 @@ impl Settings {
                 .unwrap_or(crate::bounds::LEAST_BUDGET),
             proxy_protocol: reader.check("proxy.proxy_protocol", value::switch).unwrap_or(false),
             proxy_max_body: reader.check("proxy.max_body", value::bytes).unwrap_or(0),
-            access_log: reader.check("proxy.access_log", value::access_log).flatten(),
+            access_log: reader.check("proxy.access_log", value::log_place).flatten(),
             access_log_sample: reader.check("proxy.access_log_sample", value::count).unwrap_or(1),
             admin,
             admin_hosts: value::words(reader.text("admin.hosts")),
             operator_token_file: path(reader.text("admin.operator_token_file")),
             reader_token_file: path(reader.text("admin.reader_token_file")),
-            log: LogOptions {
-                format: reader.check("log.format", value::log_format).unwrap_or(LogFormat::Auto),
-                level: reader.check("log.level", value::level).unwrap_or(tracing::Level::INFO),
-            },
+            metrics,
+            denial_log: reader.denial_log(),
+            log: reader.log(),
             data_dir,
             given: BTreeMap::new(),
         };
         reader.agree(&settings);
         Self { given, ..settings }
     }
+}
+
+/// The secret of the environment. An error does not repeat its text.
+fn secret(environment: &[(String, String)], problems: &mut Vec<String>) -> Option<Secret> {
+    let (_, text) = environment.iter().find(|(name, _)| name == SECRET)?;
+    let read = value::secret(text).map(Secret::new);
+    read.map_err(|error| problems.push(format!("{SECRET}: {error}"))).ok()
 }
 
 impl fmt::Debug for StoreUrl {

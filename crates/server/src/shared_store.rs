@@ -5,6 +5,7 @@ use crate::files;
 use crate::health::Health;
 use crate::rulebook::Rulebook;
 use std::cell::RefCell;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,9 @@ const SOME: &str = "some requests are decided without the store";
 const POLL_CHANGES_EVERY: Duration = Duration::from_millis(400);
 /// The file in the data directory that keeps the number of nodes.
 const NODES_FILE: &str = "nodes";
-/// The largest such file: one number.
+/// The file in the data directory that keeps the identity of this node.
+const NODE_ID_FILE: &str = "node-id";
+/// The largest of these files: one number.
 const MOST_NODES_BYTES: u64 = 16;
 
 /// Reports problems of the store in the log and by `/ready`.
@@ -70,6 +73,7 @@ impl<S: Backend> StoreWatch<S> {
     /// Checks the store once.
     pub(crate) fn check(&self) {
         let store = self.limiter.store();
+        store.announce_policy(&self.health.policy_hash());
         let mut seen = self.seen.borrow_mut();
         let errors = store.report().map(|report| report.errors).unwrap_or_default();
         let unanswered = seen.unanswered.check(self.limiter.store_errors(), errors);
@@ -186,6 +190,23 @@ async fn apply<S: Backend>(
 pub(crate) fn known_nodes(data_dir: &Path) -> Option<u32> {
     let bytes = files::read_regular(&data_dir.join(NODES_FILE), MOST_NODES_BYTES).ok()?;
     str::from_utf8(&bytes).ok()?.trim().parse().ok()
+}
+
+/// The identity of this node among those that share its store: a random number that is kept in the data directory, so that a node
+/// that restarts is not counted twice. If the file cannot be read, it is written again; if that fails too, the node has another
+/// identity until it restarts.
+pub(crate) fn node_id(data_dir: &Path) -> io::Result<u64> {
+    let path = data_dir.join(NODE_ID_FILE);
+    let known = files::read_regular(&path, MOST_NODES_BYTES).ok();
+    let known = known.and_then(|text| u64::from_str_radix(str::from_utf8(&text).ok()?, 16).ok());
+    if let Some(known) = known {
+        return Ok(known);
+    }
+    let new = getrandom::u64().map_err(io::Error::other)?;
+    if let Err(error) = files::replace(&path, format!("{new:016x}").as_bytes()) {
+        tracing::warn!("{}: {error}; this node is a new node after a restart", path.display());
+    }
+    Ok(new)
 }
 
 #[cfg(test)]

@@ -7,15 +7,18 @@
 
 mod greeting;
 mod listeners;
+mod preflight;
 mod protocols;
 mod proxy;
 mod signals;
 mod start;
 mod watchers;
 
+pub(crate) use preflight::{CheckFor, Findings, check};
 pub(crate) use start::start;
 
 use crate::backend::Backend;
+use crate::denial_log::Denials;
 use crate::health::{Health, Stage};
 use crate::metrics::Metrics;
 use crate::net::{Budget, Certificate, Drain, Workers};
@@ -23,7 +26,7 @@ use crate::proxy::{AccessLogWriter, LiveKeys, LiveRoutes};
 use crate::rule_files::RuleFiles;
 use crate::rulebook::Rulebook;
 use crate::settings::Settings;
-use listeners::{ADMIN, Addresses, GRPC, HTTP, Listeners, PROXY, RESP};
+use listeners::{ADMIN, GRPC, HTTP, Listeners, METRICS, PROXY, RESP};
 use signals::Signals;
 use std::error::Error;
 use std::io::{self, Write};
@@ -54,6 +57,7 @@ struct Server<S> {
     routes: Option<Arc<LiveRoutes>>,
     /// The access log of the proxy, if it is on.
     access_log: Option<AccessLogWriter>,
+    denials: Denials,
     /// The keys that verify tokens, if there are any.
     keys: Option<Arc<LiveKeys>>,
     /// The connection budget: memory for requests and answers.
@@ -71,21 +75,20 @@ impl<S: Backend> Server<S> {
         let listeners = self.open().await?;
         let addresses = listeners.addresses()?;
         let workers = Rc::new(self.workers(users)?);
-        let admin_worker = match addresses.admin.zip(tokens) {
-            Some((address, tokens)) => Some(Rc::new(self.admin_worker(address, tokens)?)),
+        let operators = match addresses.admin.or(addresses.metrics) {
+            Some(_) => Some(Rc::new(self.operators_worker(addresses.admin.zip(tokens))?)),
             None => None,
         };
         // Before the first request, so that no signal is missed.
         let signals = Signals::new()?;
-        self.announce(&addresses, out);
+        self.greet(&addresses, out);
         self.run_in_background().await;
-        let accepting = self.accept_all(listeners, &workers, admin_worker.as_ref());
+        let accepting = self.accept_all(listeners, &workers, operators.as_ref());
         self.until_stopped(signals).await;
         self.stop(async {
             accepting.wait().await;
             // The accepting tasks have ended, so these are the only references to the workers.
-            let workers = Rc::into_inner(workers).into_iter();
-            for workers in workers.chain(admin_worker.and_then(Rc::into_inner)) {
+            for workers in [workers].into_iter().chain(operators).filter_map(Rc::into_inner) {
                 workers.finish().await;
             }
         })
@@ -93,6 +96,7 @@ impl<S: Backend> Server<S> {
         if let Some(log) = &self.access_log {
             log.flush().await;
         }
+        self.denials.finish().await;
         Ok(())
     }
 
@@ -101,29 +105,19 @@ impl<S: Backend> Server<S> {
         &self,
         listeners: Listeners,
         workers: &Rc<Workers>,
-        admin_worker: Option<&Rc<Workers>>,
+        operators: Option<&Rc<Workers>>,
     ) -> TaskTracker {
         let accepting = TaskTracker::new();
         self.accept(listeners.http, HTTP, workers, &accepting);
         self.accept(listeners.grpc, GRPC, workers, &accepting);
         self.accept(listeners.resp, RESP, workers, &accepting);
         self.accept(listeners.proxy, PROXY, workers, &accepting);
-        if let Some(admin_worker) = admin_worker {
-            self.accept(listeners.admin, ADMIN, admin_worker, &accepting);
+        if let Some(operators) = operators {
+            self.accept(listeners.admin, ADMIN, operators, &accepting);
+            self.accept(listeners.metrics, METRICS, operators, &accepting);
         }
         accepting.close();
         accepting
-    }
-
-    /// Prints and logs where the server listens.
-    fn announce(&self, addresses: &Addresses, out: &mut impl Write) {
-        // The standard output may be closed, which is not a reason to stop.
-        if let Err(error) = self.greet(addresses, out) {
-            tracing::warn!("the greeting could not be written to the standard output: {error}");
-        }
-        if let Some(http) = addresses.http {
-            tracing::info!(%http, "serving");
-        }
     }
 
     /// Starts the background tasks and reports that the server is ready.
@@ -135,6 +129,7 @@ impl<S: Backend> Server<S> {
         self.watch_files();
         self.watch_upstreams();
         self.watch_keys();
+        self.watch_denials();
     }
 
     /// Drains the server: waits for `all_done`, up to the drain timeout.

@@ -30,7 +30,10 @@ fn a_server_is_asked() {
         all.extend(more);
         said(&check(&all))
     };
-    let allowed = "allowed\n  per-client: 1 of 1 left, per 1 h (sliding_log)\n";
+    let allowed = "allowed
+  rule        limit    left  full again in  algorithm
+  per-client  1 per h     1  0 ms           sliding_log
+";
     assert_eq!(ask(&["--peek", "--cost", "0"]), (Some(0), allowed.to_owned()));
     assert_eq!(ask(&[]).0, Some(0));
     let (code, text) = ask(&[]);
@@ -38,8 +41,12 @@ fn a_server_is_asked() {
     // One hour and up to a step of the log, rounded up to seconds; or less, if time has passed.
     let waits = ["1 h\n", "1 h 1 s\n", "5"].map(|wait| format!("refused; try again in {wait}"));
     assert!(waits.iter().any(|wait| text.starts_with(wait)), "{text}");
-    assert!(text.contains("0 of 1 left, per 1 h (sliding_log), refuses"), "{text}");
-    assert_eq!(ask(&["--cost", "2"]), (Some(1), "refused; it can never pass\n  per-client: 0 of 1 left, per 1 h (sliding_log), refuses\n".to_owned()));
+    assert!(
+        text.contains("  per-client  1 per h     0  ") && text.ends_with("  refuses\n"),
+        "{text}"
+    );
+    let (code, text) = ask(&["--cost", "2"]);
+    assert!(code == Some(1) && text.starts_with("refused; it can never pass\n"), "{text}");
     let (_, json) = ask(&["--json"]);
     let verdict: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(

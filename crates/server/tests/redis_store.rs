@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::io::Write;
 use std::process::{Command, Stdio};
 use support::redis::Redis;
 use support::{Reply, Server, folder};
@@ -78,6 +79,21 @@ fn a_refusal_is_remembered() {
     let retry = told.field("retry-after").unwrap().parse::<u64>().unwrap();
     assert!((1..=3_600).contains(&retry), "{retry}");
     assert_eq!(by(&server.check_ip("203.0.113.8")), "store");
+}
+
+/// `/ready` and the log said `the store cannot be reached: …; the nodes cannot be counted, 8 are assumed: the store cannot be
+/// reached: …`. One cause is said once.
+#[test]
+fn one_cause_is_reported_once() {
+    let redis = Redis::new();
+    let server = redis.server(LIMITED, &PATIENT);
+    server.until("it says so", |server| server.get("/ready").body.contains("8 are assumed"));
+    let ready = server.get("/ready").body;
+    assert_eq!(ready.matches("cannot be reached").count(), 1, "{ready}");
+    server.until("it is logged", |server| server.log().contains("the store has a problem"));
+    for line in server.log().lines() {
+        assert!(line.matches("cannot be reached").count() <= 1, "{line}");
+    }
 }
 
 /// The server starts without the store, decides as each rule says for that case, reports that it is degraded, and
@@ -273,6 +289,106 @@ fn a_server_with_another_secret_does_not_start() {
     assert!(told.contains("the states of another secret"), "{told}");
 }
 
+/// `tidegate secret`, with this on its standard input.
+fn secret(words: &[&str], input: &str) -> (Option<i32>, String) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .arg("secret")
+        .args(words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // `show` may end before it has read anything.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    let output = child.wait_with_output().unwrap();
+    let said = [&output.stdout[..], &output.stderr].concat();
+    (output.status.code(), String::from_utf8(said).unwrap())
+}
+
+/// A second node did not start, and said that its secret was another one, but not which file has it and how to copy it. What the
+/// error says must work.
+#[test]
+fn a_node_with_another_secret_is_told_how_to_get_the_right_one() {
+    let redis = Redis::started();
+    let first = redis.server(LIMITED, &PATIENT);
+    until_asked(&first);
+    let folder = folder("second");
+    let data = folder.join("data");
+    let start = |variables: &[(&str, &str)]| {
+        Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(["serve", "--http-listen", "127.0.0.1:0", "--resp-listen", "off"])
+            .args(["--grpc-listen", "off", "--admin-listen", "off", "--store", &redis.url()])
+            .args(PATIENT)
+            .arg("--data-dir")
+            .arg(&data)
+            .envs(variables.iter().copied())
+            .output()
+            .unwrap()
+    };
+    let refused = start(&[]);
+    let told = String::from_utf8(refused.stderr).unwrap();
+    let file = data.join("secret").to_str().unwrap().to_owned();
+    let set = format!("tidegate secret set --replace --secret-file {file}");
+    for part in ["all nodes that share a store need the same one", "tidegate secret show", &set] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let other = "11".repeat(32);
+    let refused = start(&[("TIDEGATE_SECRET", &other)]);
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert!(told.contains("TIDEGATE_SECRET has the secret of this node"), "{told}");
+    assert!(!told.contains(&other), "{told}");
+
+    let theirs = redis.folder.join("secret").to_str().unwrap().to_owned();
+    let (code, shown) = secret(&["show", "--secret-file", &theirs], "");
+    assert_eq!((code, shown.trim().len()), (Some(0), 64), "{shown}");
+    let (code, told) = secret(&["set", "--secret-file", &file], &shown);
+    assert!(code == Some(2) && told.contains("Add --replace"), "{told}");
+    let (code, told) = secret(&["set", "--replace", "--secret-file", &file], &shown[1..]);
+    assert!(code == Some(2) && !told.contains(&shown[1..20]), "{told}");
+    let (code, told) = secret(&["set", "--replace", "--secret-file", &file], &shown);
+    assert_eq!(code, Some(0), "{told}");
+    assert_eq!(secret(&["show", "--data-dir", data.to_str().unwrap()], "").1, shown);
+    let url = redis.url();
+    let second = Server::start_in(folder, &[&["--store", &url][..], &ASKED].concat());
+    until_asked(&second);
+    assert_eq!(by(&second.check_ip("203.0.113.7")), "store");
+}
+
+/// In a container the secret comes from the environment. It is shown nowhere, and no file is written.
+#[test]
+fn a_secret_of_the_environment_is_shown_nowhere() {
+    let (redis, text) = (Redis::started(), "a1".repeat(32));
+    let url = redis.url();
+    let flags = [&["--store", &url][..], &ASKED].concat();
+    let start =
+        |name: &str| Server::start_with(folder(name), &flags, &[("TIDEGATE_SECRET", &text)]);
+    let servers = ["one", "two"].map(start);
+    for server in &servers {
+        until_asked(server);
+        assert_eq!(by(&server.check_ip("203.0.113.7")), "store");
+        assert!(!server.data("secret").exists());
+        let status = server.admin("GET", "/admin/v1/status", "", "").body;
+        assert!(![server.log(), status].concat().contains(&text));
+    }
+    let run = |words: &[&str], text: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(words)
+            .env("TIDEGATE_SECRET", text)
+            .output()
+            .unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    let printed = run(&["serve", "--print-config"], &text);
+    assert!(printed.contains("TIDEGATE_SECRET is set") && !printed.contains(&text), "{printed}");
+    for wrong in [&text[1..], "", "secret", &text.replace('a', "x")] {
+        let told = run(&["serve", "--print-config"], wrong);
+        assert!(told.contains("TIDEGATE_SECRET: a secret is 64 hexadecimal digits"), "{told}");
+        assert!(wrong.is_empty() || !told.contains(&format!("`{wrong}`")), "{told}");
+    }
+    assert!(run(&["secret", "show"], &text).contains("TIDEGATE_SECRET is set"));
+}
+
 #[test]
 fn a_password_shows_nowhere() {
     let printed = Command::new(env!("CARGO_BIN_EXE_tidegate"))
@@ -452,7 +568,7 @@ async fn a_node_whose_clock_is_wrong_has_the_calendar_of_the_store() {
 }
 
 /// The permissions that the store's user needs.
-const MAY: &str = "fcall function|load evalsha eval script|load get getrange set del expire pexpire time ping role hget hset zadd zremrangebyscore zcard";
+const MAY: &str = "fcall function|load evalsha eval script|load get getrange set del expire pexpire time ping role hget hset hgetall hdel";
 
 /// A loopback address that belongs to this process: connections of other processes come from 127.0.0.1, so none of
 /// them can take its port first.
@@ -496,4 +612,100 @@ fn a_hot_key_is_leased_and_what_is_left_is_given_back() {
     other.until("what was held is given back", |other| {
         left(other, "203.0.113.7") == 1_000_000 - passed
     });
+}
+
+/// What a node knows of the nodes: how many they are, and the hash of the policy on each.
+fn nodes(server: &Server) -> (u64, Vec<String>) {
+    let told = server.admin("GET", "/admin/v1/nodes", "", "").json();
+    let hashes = told["nodes"].as_array().unwrap().iter();
+    let mut hashes: Vec<String> =
+        hashes.map(|node| node["policy_hash"].as_str().unwrap().to_owned()).collect();
+    hashes.sort();
+    (told["count"].as_u64().unwrap(), hashes)
+}
+
+fn hash(server: &Server) -> String {
+    server.get("/ready").json()["policy_hash"].as_str().unwrap().to_owned()
+}
+
+/// `policy_version` counts what a node has loaded, so nodes with one policy had different versions, and operators could not see
+/// whether a new policy had reached all of them. The hash depends only on the rules in force.
+#[test]
+fn nodes_that_decide_by_the_same_rules_show_the_same_hash() {
+    let redis = Redis::started();
+    let first = redis.server(LIMITED, &ASKED);
+    until_asked(&first);
+    let path = redis.folder.join("policy.yaml");
+    let original = std::fs::read_to_string(&path).unwrap();
+    let version = |server: &Server| {
+        server.admin("GET", "/admin/v1/status", "", "").json()["policy_version"].as_u64().unwrap()
+    };
+    let before = hash(&first);
+    for (text, expected) in [(original.replace("10/h", "20/h"), 2), (original, 3)] {
+        std::fs::write(&path, text).unwrap();
+        first.until("it is read", |first| version(first) == expected);
+        assert_eq!(hash(&first) == before, expected == 3);
+    }
+    let second = redis.server(LIMITED, &ASKED);
+    until_asked(&second);
+    assert_eq!((version(&first), version(&second)), (3, 1));
+    assert_eq!((hash(&first), before.len()), (hash(&second), 12));
+    for server in [&first, &second] {
+        server.until("each knows the hash of both", |server| {
+            nodes(server).1 == [before.clone(), before.clone()]
+        });
+        let status = server.admin("GET", "/admin/v1/status", "", "").json();
+        assert_eq!(status["policy_hash"], before);
+        assert_eq!(server.metric(&format!("tidegate_policy_info{{hash=\"{before}\"}}")), 1);
+    }
+    // A change of an operator is in force on both, and is part of the hash.
+    let off = r#"{"rule":"per-client","enabled":false}"#;
+    assert_eq!(second.admin("PUT", "/admin/v1/rules", "application/json", off).status, 200);
+    let changed = hash(&second);
+    assert_ne!(changed, before);
+    for server in [&first, &second] {
+        server.until("the change is in force everywhere", |server| {
+            hash(server) == changed && nodes(server).1 == [changed.clone(), changed.clone()]
+        });
+    }
+    let back = r#"{"rule":"per-client","enabled":null}"#;
+    assert_eq!(first.admin("PUT", "/admin/v1/rules", "application/json", back).status, 200);
+    assert_eq!(hash(&first), before);
+}
+
+/// `tidegate_cluster_nodes` was 3 for more than ten minutes after one of two servers had been restarted.
+#[test]
+fn a_restart_does_not_change_the_number_of_nodes() {
+    let redis = Redis::started();
+    let first = redis.server(LIMITED, &ASKED);
+    let mut second = redis.server(LIMITED, &ASKED);
+    for server in [&first, &second] {
+        server.until("both are counted", |server| server.metric("tidegate_cluster_nodes") == 2);
+    }
+    let known = |first: &Server| nodes(first).1;
+    for signal in ["KILL", "TERM"] {
+        second.signal(signal);
+        second.wait();
+        let folder = second.folder.clone();
+        // The folder must not be removed with the server.
+        std::mem::forget(second);
+        // Another policy, so that the first node shows when it has seen the new process.
+        let policy = folder.join("policy.yaml");
+        let rules = LIMITED.replace("per-client", &format!("after-{signal}"));
+        std::fs::write(&policy, format!("version: 1\nrules: [{rules}]\n")).unwrap();
+        let secret = redis.folder.join("secret");
+        let [secret, policy] = [secret, policy].map(|path| path.to_str().unwrap().to_owned());
+        let url = redis.url();
+        let flags = ["--store", &url, "--secret-file", &secret, "--policy", &policy];
+        second = Server::start_in(folder, &[&flags, &ASKED[..]].concat());
+        let new = hash(&second);
+        first.until("the new process is seen", |first| {
+            assert!(first.metric("tidegate_cluster_nodes") <= 2);
+            known(first).contains(&new)
+        });
+        assert_eq!((known(&first).len(), nodes(&first).0), (2, 2), "{signal}");
+    }
+    second.signal("TERM");
+    assert!(second.wait().success());
+    first.until("a node that stopped is not counted", |first| nodes(first).0 == 1);
 }

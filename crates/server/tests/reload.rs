@@ -303,6 +303,25 @@ fn a_file_that_is_put_back_ends_the_complaint() {
     assert_eq!(version(&server), 1);
 }
 
+/// The log said that the file was broken, and nothing when it was valid again. So an operator who read the log could not see that
+/// the repair had worked.
+#[test]
+fn a_file_that_is_repaired_is_logged() {
+    let server = Server::with_policy(GOOD, &[]);
+    let path = policy_file(&server);
+    for (text, said) in [
+        (GOOD.to_owned(), "its policy was in force all the time"),
+        (GOOD.replace("many", "others"), "its policy is in force"),
+    ] {
+        rename_over(&path, "rules: [");
+        until_ready(&server, "degraded", "policy.yaml");
+        rename_over(&path, text);
+        let line = format!("the policy file is valid again; {said}");
+        server.until(&line, |server| server.log().contains(&line));
+    }
+    assert_eq!(server.log().matches("is valid again").count(), 2, "{}", server.log());
+}
+
 /// Kubernetes mounts a file as a link to a link, and swaps the link in the middle. Neither the file nor its directory
 /// is ever written.
 #[test]

@@ -9,6 +9,7 @@
 
 mod support;
 
+use rcgen::{BasicConstraints, IsCa};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -124,9 +125,44 @@ fn our_own_command_asks_under_it_too() {
     let deceived = check(&["--cacert", &stranger.text("authority.pem")]);
     assert_eq!(deceived.status.code(), Some(2));
     assert!(
-        String::from_utf8_lossy(&deceived.stderr).contains("invalid peer certificate"),
+        String::from_utf8_lossy(&deceived.stderr)
+            .contains("the certificate of the server is not trusted"),
         "{deceived:?}"
     );
+}
+
+/// The certificate that `openssl req -x509` makes is that of a CA, so it is not accepted as the certificate of a server. The error
+/// was `invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))`. It must say what is wrong, and what to do.
+#[test]
+fn a_certificate_that_is_not_trusted_is_explained() {
+    let authority = Authority::new();
+    authority.sign_itself("server", IsCa::Ca(BasicConstraints::Unconstrained));
+    authority.sign_itself("plain", IsCa::ExplicitNoCa);
+    authority.sign_itself("again", IsCa::ExplicitNoCa);
+    let other = Authority::new();
+    for (shown, given, said) in [
+        (
+            "server",
+            authority.text("server.pem"),
+            "Create it again with `-addext basicConstraints=critical,CA:FALSE`",
+        ),
+        ("plain", authority.text("plain.pem"), ""),
+        ("plain", authority.text("again.pem"), "give the new one"),
+        ("plain", other.text("authority.pem"), "Give the CA that signed it"),
+    ] {
+        let (certificate, key) =
+            (authority.text(&format!("{shown}.pem")), authority.text(&format!("{shown}.key")));
+        let server = Server::start(&["--tls-certificate", &certificate, "--tls-key", &key]);
+        let url = format!("https://localhost:{}", server.http.port());
+        let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(["check", "--server", &url, "--cacert", &given, "ip=203.0.113.7"])
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        let code = if said.is_empty() { 0 } else { 2 };
+        assert_eq!(output.status.code(), Some(code), "{shown}, {given}: {told}");
+        assert!(told.contains(said) && !told.contains("OtherError"), "{shown}, {given}: {told}");
+    }
 }
 
 #[test]
@@ -255,7 +291,7 @@ fn files_that_are_none_are_told_before_anything_starts() {
         ),
         (
             vec!["--tls-listeners", "grpcs"],
-            "listeners are `http`, `grpc`, `resp`, `proxy` and `admin`",
+            "listeners are `http`, `grpc`, `resp`, `proxy`, `admin` and `metrics`",
         ),
     ] {
         let refused = serve(&authority.path("data"), &flags);

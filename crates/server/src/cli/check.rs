@@ -1,6 +1,8 @@
 //! `tidegate check`: asks a running server, or evaluates a policy file, whether a request may pass.
 
 use super::policy::{attributes, source::PolicyFile};
+use super::table::{self, Column};
+use super::{duration, style};
 use crate::front::http::VerdictText;
 use crate::net::tls;
 use bytes::Bytes;
@@ -124,7 +126,10 @@ async fn ask(options: &CheckOptions) -> io::Result<Value> {
         return exchange(stream, authority, options).await;
     }
     let stream = under_tls(stream, host, options).await;
-    let stream = stream.map_err(|error| unanswered(server, &error.to_string()))?;
+    let stream = stream.map_err(|error| {
+        let why = tls::why_untrusted(&error).unwrap_or_else(|| error.to_string());
+        unanswered(server, &why)
+    })?;
     exchange(stream, authority, options).await
 }
 
@@ -209,42 +214,70 @@ fn unanswered(server: &Uri, why: &str) -> io::Error {
 
 // === showing ===
 
-/// Prints a verdict for people: the answer, then one line for each limit that applies.
+/// One row for each limit that applies.
+const LIMITS: [Column; 6] = [
+    Column::Left("rule"),
+    Column::Left("limit"),
+    Column::Right("left"),
+    Column::Left("full again in"),
+    Column::Left("algorithm"),
+    Column::Left("its answer"),
+];
+
+/// Prints a verdict for people: the answer, then a table of the limits that apply.
 fn show(verdict: &Value, out: &mut impl Write) -> io::Result<()> {
+    let (allowed, refused) = (style::good("allowed"), style::bad("refused"));
     match text(verdict, "outcome").as_str() {
-        "allow" => writeln!(out, "allowed")?,
+        "allow" => writeln!(out, "{allowed}")?,
         "delay" => {
             let wait = number(verdict, "delay_ms").unwrap_or(0);
-            writeln!(out, "allowed, after {}", duration(wait))?;
+            writeln!(out, "{allowed}, after {}", duration::of_millis(wait))?;
         }
         _ => match number(verdict, "retry_after_ms") {
-            Some(wait) => writeln!(out, "refused; try again in {}", duration(wait))?,
-            None => writeln!(out, "refused; it can never pass")?,
+            Some(wait) => writeln!(out, "{refused}; try again in {}", duration::of_millis(wait))?,
+            None => writeln!(out, "{refused}; it can never pass")?,
         },
     }
     let limits = verdict.get("limits").and_then(Value::as_array);
-    limits.into_iter().flatten().try_for_each(|limit| show_limit(limit, out))?;
-    if limits.is_none_or(Vec::is_empty) {
-        writeln!(out, "  no rule applies to it")?;
+    let rows: Vec<_> = limits.into_iter().flatten().map(row).collect();
+    if rows.is_empty() {
+        return writeln!(out, "  no rule applies to it");
     }
-    Ok(())
+    table::write(LIMITS, &rows, out)
 }
 
-fn show_limit(limit: &Value, out: &mut impl Write) -> io::Result<()> {
+fn row(limit: &Value) -> [String; 6] {
+    let amount = number(limit, "limit").unwrap_or(0);
     let per = match number(limit, "per_ms") {
-        Some(per) => format!("per {}", duration(per)),
+        Some(per) => period(&duration::of_millis(per)),
         None if text(limit, "algorithm") == "concurrent" => "at a time".to_owned(),
         None => format!("per {}", text(limit, "window")),
     };
-    writeln!(
-        out,
-        "  {}: {} of {} left, {per} ({}){}",
+    [
         text(limit, "rule"),
-        number(limit, "remaining").unwrap_or(0),
-        number(limit, "limit").unwrap_or(0),
+        format!("{amount} {per}"),
+        number(limit, "remaining").unwrap_or(0).to_string(),
+        number(limit, "reset_ms").map(duration::of_millis).unwrap_or_default(),
         text(limit, "algorithm"),
-        if text(limit, "outcome") == "deny" { ", refuses" } else { "" },
-    )
+        answer(limit),
+    ]
+}
+
+/// A period after an amount: `per s`, `per 15 min`.
+fn period(duration: &str) -> String {
+    let unit = duration.strip_prefix("1 ").filter(|unit| !unit.contains(' '));
+    format!("per {}", unit.unwrap_or(duration))
+}
+
+/// What one limit says, unless it lets the request pass now.
+fn answer(limit: &Value) -> String {
+    let shadow = limit.get("shadow").and_then(Value::as_bool).unwrap_or(false);
+    match (text(limit, "outcome").as_str(), shadow) {
+        ("deny", false) => "refuses".to_owned(),
+        ("deny", true) => "would refuse (shadow)".to_owned(),
+        ("delay", _) => "delays".to_owned(),
+        _ => String::new(),
+    }
 }
 
 fn number(value: &Value, name: &str) -> Option<u64> {
@@ -253,53 +286,4 @@ fn number(value: &Value, name: &str) -> Option<u64> {
 
 fn text(value: &Value, name: &str) -> String {
     printable(value.get(name).and_then(Value::as_str).unwrap_or_default())
-}
-
-/// Milliseconds as people write them: `250 ms`, `1.5 s`, `15 min`, `1 h 30 min`. From a minute on, seconds are rounded up.
-fn duration(millis: u64) -> String {
-    match millis {
-        0..1_000 => format!("{millis} ms"),
-        1_000..60_000 => {
-            let text = format!("{}.{:03}", millis / 1_000, millis % 1_000);
-            format!("{} s", text.trim_end_matches('0').trim_end_matches('.'))
-        }
-        60_000.. => long_duration(millis.div_ceil(1_000)),
-    }
-}
-
-fn long_duration(seconds: u64) -> String {
-    let days = if seconds < 2 * 86_400 { "day" } else { "days" };
-    let parts = [
-        (seconds / 86_400, days),
-        (seconds / 3_600 % 24, "h"),
-        (seconds / 60 % 60, "min"),
-        (seconds % 60, "s"),
-    ];
-    let parts = parts.iter().filter(|(count, _)| *count > 0);
-    parts.map(|(count, unit)| format!("{count} {unit}")).collect::<Vec<_>>().join(" ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::duration;
-
-    #[test]
-    fn durations_are_printed_as_people_write_them() {
-        for (millis, text) in [
-            (0, "0 ms"),
-            (250, "250 ms"),
-            (1_000, "1 s"),
-            (1_500, "1.5 s"),
-            (59_001, "59.001 s"),
-            (60_000, "1 min"),
-            (60_001, "1 min 1 s"),
-            (900_000, "15 min"),
-            (3_600_000, "1 h"),
-            (5_400_000, "1 h 30 min"),
-            (86_400_000, "1 day"),
-            (2_678_400_000, "31 days"),
-        ] {
-            assert_eq!(duration(millis), text);
-        }
-    }
 }

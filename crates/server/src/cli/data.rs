@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tidegate::{Clock, Secret};
 use tidegate_core::{Limit, Period, Span, Timestamp};
-use tidegate_store::{Compacted, Damage, DataContents, DataFile, DurableSettings, Recovered};
+use tidegate_store::{
+    Compacted, Damage, DataContents, DataFile, DataFileKind, DurableSettings, Recovered,
+};
 
 /// The exit code when something is damaged.
 const DAMAGED: u8 = 1;
@@ -143,10 +145,10 @@ fn note(file: &DataFile) -> String {
         0 => String::new(),
         bytes => format!("; {bytes} bytes are in no intact frame"),
     };
-    let end = match (file.is_snapshot, file.is_ended) {
+    let end = match (file.kind, file.is_ended) {
         (_, true) => "",
-        (true, false) => "; it is not complete",
-        (false, false) => "; the server is still running, or did not stop as it should",
+        (DataFileKind::Snapshot, false) => "; it is not complete",
+        (DataFileKind::Log, false) => "; the server is still running, or did not stop as it should",
     };
     format!("{end}{damage}")
 }
@@ -155,7 +157,10 @@ fn contents_json(contents: &DataContents) -> serde_json::Value {
     let file = |file: &DataFile| {
         json!({
             "name": file.name,
-            "kind": if file.is_snapshot { "snapshot" } else { "log" },
+            "kind": match file.kind {
+                DataFileKind::Log => "log",
+                DataFileKind::Snapshot => "snapshot",
+            },
             "bytes": file.bytes,
             "created": date(file.created),
             "written": file.written.map(date),
@@ -254,5 +259,5 @@ fn date(time: Timestamp) -> String {
 }
 
 fn named(path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+    super::explained(&path.display(), error)
 }

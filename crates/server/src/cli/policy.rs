@@ -1,12 +1,13 @@
-//! `tidegate policy`: checks policy files, explains how a request is limited, and imports rules from Envoy.
+//! `tidegate policy`: checks, explains and tests policy files, and imports rules from Envoy.
 
 pub(crate) mod source;
+mod timelines;
 
 use crate::front::admin::explanation as explanation_json;
 use crate::rule_files::RuleFolder;
 use clap::{Args, Subcommand};
 use serde_json::json;
-use source::PolicyFile;
+use source::{ERROR, PolicyFile, WARNING};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -26,6 +27,10 @@ enum PolicyCommand {
     /// Explains what every rule does with a request: whether it matches or why not, the key, the limits and where they come
     /// from.
     Explain(Explain),
+    /// Plays test files: requests at given times, and the answers that the policy must give.
+    ///
+    /// The exit code is 0 if every step is answered as expected, 1 if one is not, and 2 on error.
+    Test(timelines::TestOptions),
     /// Prints the JSON Schema of policy files, for editors with completion.
     Schema,
     /// Converts rules of other programs into a policy and prints it.
@@ -86,6 +91,7 @@ pub(crate) fn run(options: &PolicyOptions, out: &mut impl Write) -> io::Result<E
     match &options.command {
         PolicyCommand::Lint(options) => lint(options, out),
         PolicyCommand::Explain(options) => explain(options, out),
+        PolicyCommand::Test(options) => timelines::run(options, out),
         PolicyCommand::Schema => {
             write!(out, "{}", tidegate_policy::schema())?;
             Ok(ExitCode::SUCCESS)
@@ -128,13 +134,13 @@ fn report(lines: impl Iterator<Item = impl AsRef<str>>) -> io::Result<()> {
 fn lint(options: &Lint, out: &mut impl Write) -> io::Result<ExitCode> {
     let source = PolicyFile::read(&options.file)?;
     let (errors, warnings, rules) = match Policy::parse(&source.bytes) {
-        Ok(policy) => (vec![], policy.warnings(), policy.rules().len()),
+        Ok(policy) => (vec![], policy.warnings().to_vec(), policy.rules().len()),
         Err(error) => (error.problems().to_vec(), vec![], 0),
     };
     if options.json {
         write_json(&errors, &warnings, out)?;
     } else {
-        for (problems, severity) in [(&errors, "error"), (&warnings, "warning")] {
+        for (problems, severity) in [(&errors, ERROR), (&warnings, WARNING)] {
             source.show(problems, severity, out)?;
         }
         if errors.is_empty() && warnings.is_empty() {
@@ -184,9 +190,7 @@ fn explain(options: &Explain, out: &mut impl Write) -> io::Result<ExitCode> {
 }
 
 fn secret(path: &Path) -> io::Result<Secret> {
-    let named =
-        |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-    Secret::load(path).map_err(named)
+    Secret::load(path).map_err(|error| super::explained(&path.display(), &error))
 }
 
 /// Parses the attributes of a command line.

@@ -1,7 +1,9 @@
-//! `tidegate serve`: reads the settings from the file, the environment and the command line, and runs the server.
+//! `tidegate serve`: reads the settings from the file, the environment and the command line, and runs the server or checks whether it
+//! could run.
 
+use super::style;
 use crate::settings::{self, Flags, Settings};
-use crate::wiring;
+use crate::wiring::{self, CheckFor, Findings};
 use clap::Args;
 use std::error::Error;
 use std::ffi::OsString;
@@ -19,6 +21,17 @@ pub(crate) struct ServeOptions {
     /// Prints all settings and the source of each, and does not start the server.
     #[arg(long)]
     print_config: bool,
+    /// Checks everything that a start could fail at, lists all problems, and does not start the server.
+    ///
+    /// It reads the settings, the policy (with the warnings of `tidegate policy lint`), the routes, rule files, users, tokens,
+    /// keys, certificates and the secret. It asks the store whether it answers and whether its counters belong to this secret,
+    /// reads a data directory of counters, and binds each address for a moment. Nothing is written: a server that runs with
+    /// the same data directory or store is not disturbed. The exit code is 0 if there is no problem, and 2 if there is one.
+    ///
+    /// `--check=restart` is for the settings of a server that is running: its data directory may be in use, and so may its
+    /// addresses.
+    #[arg(long, value_name = "FOR", num_args = 0..=1, require_equals = true, default_missing_value = "start", conflicts_with = "print_config")]
+    check: Option<CheckFor>,
     #[command(flatten)]
     flags: Flags,
 }
@@ -38,15 +51,36 @@ pub(crate) fn run(options: &ServeOptions, out: &mut impl Write) -> io::Result<Ex
         return Ok(ExitCode::SUCCESS);
     }
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
+    if let Some(purpose) = options.check {
+        let findings = runtime.block_on(wiring::check(&settings, purpose));
+        return report(&findings, out);
+    }
     match runtime.block_on(wiring::start(settings, out)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => refused(&*error),
     }
 }
 
+/// Prints what a check found.
+fn report(findings: &Findings, out: &mut impl Write) -> io::Result<ExitCode> {
+    for note in &findings.notes {
+        writeln!(out, "{}: {}", style::notable("note"), printable(note))?;
+    }
+    for line in findings.problems.iter().flat_map(|problem| problem.lines()) {
+        writeln!(io::stderr(), "tidegate: {line}")?;
+    }
+    match findings.problems.len() {
+        0 => {
+            writeln!(out, "{}: the server can start", style::good("no problems found"))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        _ => Ok(ExitCode::from(2)),
+    }
+}
+
 /// The environment variables with the prefix of settings. A value that is not valid UTF-8 is an error, because ignoring it
 /// would ignore a setting.
-fn variables() -> io::Result<Vec<(String, String)>> {
+pub(super) fn variables() -> io::Result<Vec<(String, String)>> {
     let ours = std::env::vars_os()
         .filter(|(name, _)| name.as_encoded_bytes().starts_with(settings::PREFIX.as_bytes()));
     let text = |(name, value): (OsString, OsString)| {

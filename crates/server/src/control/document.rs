@@ -137,6 +137,16 @@ impl Document {
         (changes, unfit)
     }
 
+    /// The document without the changes that wait for their rule or tier.
+    pub(crate) fn fitting(&self, policy: &Policy) -> Self {
+        let mut fitting = self.clone();
+        let none = Changes::default;
+        fitting.rules.retain(|one| one.rule == ALL || policy.rule(&one.rule).is_some());
+        fitting.overrides.retain(|one| one.apply(&mut none(), policy).is_ok());
+        fitting.tiers.retain(|one| one.apply(&mut none(), policy).is_ok());
+        fitting
+    }
+
     /// Applies the switches. A switch of a rule takes precedence over the one for all rules.
     fn switch(&self, changes: &mut Changes, policy: &Policy, unfit: &mut Vec<String>) {
         if self.rules.is_empty() {
@@ -199,6 +209,17 @@ impl Change {
             Self::Tier(one) => one.apply(&mut changes, policy),
         };
         fits.map_err(RefusedChange::Wrong)
+    }
+
+    /// What is valid but probably a mistake: limits that count by another algorithm than those of their rule.
+    pub(crate) fn warnings(&self, policy: &Policy) -> Vec<String> {
+        let mut changes = Changes::default();
+        match self {
+            Self::Override(one) if one.apply(&mut changes, policy).is_ok() => {
+                changes.warnings(policy)
+            }
+            Self::Override(_) | Self::Policy(_) | Self::Rule(_) | Self::Tier(_) => vec![],
+        }
     }
 
     /// Checks that requests can have the values that it names. Secret and very long attribute values are counted by their

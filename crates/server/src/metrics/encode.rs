@@ -1,5 +1,6 @@
 //! The metrics as `OpenMetrics` text.
 
+use super::encode_connections;
 use super::encode_durability;
 use super::encode_groups::CollectedGroups;
 use super::encode_leases;
@@ -59,7 +60,7 @@ impl Collected {
             sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum = sum.wrapping_add(count));
             *all = all.wrapping_add(nanos);
         }
-        let (counters, gauges) = (counters(metrics, readings), gauges(readings));
+        let (counters, gauges) = (counters(metrics, readings), gauges(metrics, readings));
         let groups = CollectedGroups::of(metrics, readings.upstreams.as_ref());
         Self { decisions, hits, seconds, counters, gauges, groups }
     }
@@ -93,6 +94,8 @@ fn counters(metrics: &Metrics, readings: &GaugeReadings) -> Vec<Family> {
         overflow(readings),
         restarts(metrics, readings),
         over(readings),
+        denials_left_out(metrics),
+        denial_lines_dropped(metrics),
     ];
     if !readings.leases.is_empty() {
         counters.extend(encode_leases::counters(readings));
@@ -128,6 +131,39 @@ fn panics(metrics: &Metrics) -> Family {
 fn log_lines_left_out(metrics: &Metrics) -> Family {
     let help = "Log lines that were not written because there were too many of the same kind";
     Family::single("tidegate_log_lines_left_out", help, Some(read(&metrics.lines_left_out)))
+}
+
+fn denials_left_out(metrics: &Metrics) -> Family {
+    let help = "Refusals without a line in the denial log, because too many keys were refused in their minute";
+    Family::single("tidegate_denial_log_left_out", help, Some(read(&metrics.denials_left_out)))
+}
+
+fn denial_lines_dropped(metrics: &Metrics) -> Family {
+    let help = "Lines of the denial log that were not written, because the disk or the reader of the log was too slow or failed";
+    let count = Some(read(&metrics.denial_lines_dropped));
+    Family::single("tidegate_denial_log_lines_dropped", help, count)
+}
+
+fn problems(readings: &GaugeReadings) -> Family {
+    let values = readings.problems.iter();
+    let values =
+        values.map(|(part, is_there)| (Cow::Owned(part.replace(' ', "_")), u64::from(*is_there)));
+    Family {
+        name: "tidegate_problem",
+        help: "1 while a part of the server has the problem that /ready reports and the log explains",
+        label: "part",
+        values: values.collect(),
+    }
+}
+
+fn clock(readings: &GaugeReadings) -> Family {
+    let help = "The wall clock of this server, in Unix time: calendar windows begin by it, unless a shared store decides";
+    Family::single("tidegate_clock_seconds", help, Some(readings.clock_seconds))
+}
+
+fn certificate_expires(seconds: u64) -> Family {
+    let help = "When the first of the certificates in use expires, in Unix time";
+    Family::single("tidegate_certificate_expires_seconds", help, Some(seconds))
 }
 
 fn overflow(readings: &GaugeReadings) -> Family {
@@ -178,12 +214,19 @@ pub(super) fn read(cell: &AtomicU64) -> u64 {
     cell.load(Ordering::Relaxed)
 }
 
-fn gauges(readings: &GaugeReadings) -> Vec<Family> {
-    let mut gauges = vec![policy_version(readings), elastic(readings)];
+fn gauges(metrics: &Metrics, readings: &GaugeReadings) -> Vec<Family> {
+    let mut gauges = vec![
+        policy_version(readings),
+        policy_info(readings),
+        elastic(readings),
+        problems(readings),
+        clock(readings),
+    ];
     if !readings.leases.is_empty() {
         gauges.extend(encode_leases::gauges(readings));
     }
     gauges.extend(readings.durability.iter().flat_map(encode_durability::gauges));
+    gauges.extend(readings.certificate_expires.map(certificate_expires));
     if let Some(store) = &readings.store {
         gauges.push(breakers(store));
         gauges.push(Family::single(
@@ -192,17 +235,7 @@ fn gauges(readings: &GaugeReadings) -> Vec<Family> {
             Some(u64::from(readings.nodes)),
         ));
     }
-    let (held, budget) = readings.held;
-    gauges.push(Family::of_budget(
-        "tidegate_connection_bytes",
-        "Memory for requests that are arriving and answers that clients have not read: in use, and at most",
-        (held, budget),
-    ));
-    gauges.extend(readings.proxied.map(|bytes| {
-        let help =
-            "Memory for requests and bodies on their way through the proxy: in use, and at most";
-        Family::of_budget("tidegate_proxy_buffer_bytes", help, bytes)
-    }));
+    gauges.extend(encode_connections::gauges(metrics, readings));
     gauges.extend(readings.memory.iter().flat_map(memory_gauges));
     gauges
 }
@@ -225,6 +258,15 @@ fn policy_version(readings: &GaugeReadings) -> Family {
     }
 }
 
+fn policy_info(readings: &GaugeReadings) -> Family {
+    Family {
+        name: "tidegate_policy_info",
+        help: "Always 1; the hash of the policy in force, which is the same on nodes that decide by the same rules",
+        label: "hash",
+        values: vec![(readings.policy_hash.clone().into(), 1)],
+    }
+}
+
 fn breakers(store: &StoreReport) -> Family {
     let open = |link: &LinkReport| (link.name.clone().into(), u64::from(!link.asked));
     Family {
@@ -235,7 +277,7 @@ fn breakers(store: &StoreReport) -> Family {
     }
 }
 
-fn bytes(count: usize) -> u64 {
+pub(super) fn bytes(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
@@ -332,7 +374,11 @@ impl Family {
     }
 
     /// Bytes in use, and at most.
-    fn of_budget(name: &'static str, help: &'static str, (used, budget): (usize, usize)) -> Self {
+    pub(super) fn of_budget(
+        name: &'static str,
+        help: &'static str,
+        (used, budget): (usize, usize),
+    ) -> Self {
         let values = vec![("used".into(), bytes(used)), ("budget".into(), bytes(budget))];
         Self { name, help, label: "kind", values }
     }

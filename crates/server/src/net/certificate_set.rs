@@ -22,6 +22,8 @@ pub(super) struct CertificateSet {
     exact: HashMap<String, Arc<CertifiedKey>>,
     /// By the name without `*.`.
     wildcard: HashMap<String, Arc<CertifiedKey>>,
+    /// When the first of them expires, in seconds since the epoch.
+    expires: Option<u64>,
 }
 
 /// What a certificate says about itself.
@@ -51,6 +53,8 @@ impl CertificateSet {
                 is_used = true;
             }
         }
+        let expires = u64::try_from(facts.expires.timestamp()).unwrap_or(0);
+        self.expires = Some(self.expires.map_or(expires, |first| first.min(expires)));
         if self.default.is_none() {
             self.default = Some(certified);
         } else if facts.names.is_empty() {
@@ -62,6 +66,11 @@ impl CertificateSet {
             ));
         }
         Ok(())
+    }
+
+    /// When the first of the certificates expires, in seconds since the epoch.
+    pub(super) const fn expires(&self) -> Option<u64> {
+        self.expires
     }
 
     /// The certificate for a name.

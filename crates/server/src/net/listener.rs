@@ -13,7 +13,7 @@ use super::open_files::FileQuota;
 use super::unauthenticated::{Unauthenticated, UnauthenticatedList};
 use crate::bounds;
 use crate::health::Health;
-use crate::metrics::{Metrics, Refused};
+use crate::metrics::{ConnectionCount, Metrics, Refused};
 use crate::timers;
 use rustix::io::Errno;
 use std::cell::Cell;
@@ -48,6 +48,8 @@ struct Admission {
     sources: Mutex<Sources>,
     /// Connections that have not sent a token; only on the admin listener.
     unauthenticated: Option<UnauthenticatedList>,
+    /// The number of open connections, for the metrics.
+    count: Arc<ConnectionCount>,
 }
 
 /// Which cap a new connection would exceed.
@@ -88,14 +90,14 @@ const NOT_ACCEPTED: Duration = Duration::from_millis(50);
 impl BoundedListener {
     /// Binds and listens. From here on clients can connect; the kernel queues them until they are accepted.
     pub(crate) async fn open(
-        address: SocketAddr,
+        (name, address): (&'static str, SocketAddr),
         (caps, files): (Caps, FileQuota),
         trusts: IsTrustedProxy,
         (metrics, health): (Arc<Metrics>, Arc<Health>),
     ) -> io::Result<Self> {
         let listener = listen(address)?;
-        let admission =
-            Arc::new(Admission { caps, files, sources: Mutex::default(), unauthenticated: None });
+        let count = metrics.connections(name, caps.all);
+        let admission = Admission::new(caps, files, count);
         Ok(Self { listener, admission, trusts, metrics, health, out_of_files: Cell::new(false) })
     }
 
@@ -208,6 +210,11 @@ fn accept_queued(listener: &std::net::TcpListener) -> Option<io::Result<(TcpStre
 }
 
 impl Admission {
+    fn new(caps: Caps, files: FileQuota, count: Arc<ConnectionCount>) -> Arc<Self> {
+        let (sources, unauthenticated) = (Mutex::default(), None);
+        Arc::new(Self { caps, files, sources, unauthenticated, count })
+    }
+
     /// Counts a new connection, or says which cap it would exceed.
     fn enter(
         admission: &Arc<Self>,
@@ -231,6 +238,7 @@ impl Admission {
             return Err(Full::All);
         }
         sources.all = sources.all.saturating_add(1);
+        admission.count.set(sources.all);
         let connections = open.saturating_add(1);
         sources.by_source.insert(source, SourceUse { connections, bytes: Arc::clone(&bytes) });
         let entry = admission.unauthenticated.as_ref().map(|list| list.add(source));
@@ -308,6 +316,7 @@ impl Drop for Slot {
     fn drop(&mut self) {
         let mut sources = self.admission.sources.lock().unwrap_or_else(PoisonError::into_inner);
         sources.all = sources.all.saturating_sub(1);
+        self.admission.count.set(sources.all);
         // Every connection beyond the guaranteed number has one of the shared files, in whatever order they close.
         if sources.all >= self.admission.files.guaranteed {
             self.admission.files.give_back();
@@ -350,7 +359,7 @@ mod tests {
     fn admission(caps: Caps, open_files: usize) -> Arc<Admission> {
         let quotas = FileQuotas::new(open_files, 0, &[caps, caps]);
         let files = quotas.files(&Arc::default()).swap_remove(0);
-        Arc::new(Admission { caps, files, sources: Mutex::default(), unauthenticated: None })
+        Admission::new(caps, files, Metrics::default().connections("http", caps.all))
     }
 
     fn enter(admission: &Arc<Admission>, peer: &str) -> Option<Slot> {

@@ -13,7 +13,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{CertificateError, ClientConfig, OtherError, RootCertStore, ServerConfig};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -65,6 +65,11 @@ impl Certificate {
         Ok(())
     }
 
+    /// When the first of the certificates in use expires, in seconds since the epoch.
+    pub(crate) fn expires(&self) -> Option<u64> {
+        self.shown.load().expires()
+    }
+
     /// Performs the handshakes of a listener; `protocols` are offered by ALPN.
     pub(crate) fn acceptor(self: &Arc<Self>, protocols: &[&[u8]]) -> io::Result<TlsAcceptor> {
         let builder = ServerConfig::builder_with_provider(provider())
@@ -105,6 +110,24 @@ pub(crate) fn authorities(path: &Path) -> io::Result<RootCertStore> {
         roots.add(certificate).map_err(|error| invalid_data(&error.to_string()))?;
     }
     Ok(roots)
+}
+
+/// Why the certificate that a server has shown was not accepted, and what to do; `None` for any other error.
+pub(crate) fn why_untrusted(error: &io::Error) -> Option<String> {
+    let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+    let rustls::Error::InvalidCertificate(why) = error else { return None };
+    // The library that verifies certificates has no public name for this error.
+    let is_ca = matches!(why, CertificateError::Other(OtherError(inner)) if inner.to_string() == "CaUsedAsEndEntity");
+    let advice = if is_ca {
+        "it is the certificate of a CA, as `openssl req -x509` makes them unless it is told otherwise, and a server must not show one. Create it again with `-addext basicConstraints=critical,CA:FALSE`, or let a CA sign a certificate for the server"
+    } else if *why == CertificateError::UnknownIssuer {
+        "no CA in the CA bundle has signed it. Give the CA that signed it, or the certificate of the server itself if it is self-signed"
+    } else if *why == CertificateError::BadSignature {
+        "a CA in the CA bundle has the right name, but another key. The certificate was probably created again since: give the new one"
+    } else {
+        return Some(format!("the certificate of the server is not valid: {why}"));
+    };
+    Some(format!("the certificate of the server is not trusted: {advice}"))
 }
 
 /// How upstream servers are verified: by the CAs that this machine trusts. `None` if there are none.

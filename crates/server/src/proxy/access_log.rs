@@ -1,52 +1,32 @@
 //! The access log: one line of JSON for every request that the proxy has finished.
 //!
-//! ```text
-//!   worker 0 ── line ─┐
-//!                     ├──► bounded queue ──► writer thread ──► file or standard output
-//!   worker 1 ── line ─┘        └ full: the line is dropped and counted
-//! ```
-//!
-//! A worker never waits for the log. Clients decide what is in a line, so its values are shortened and contain no characters
-//! that a terminal acts on. Queries are left out, because they may contain secrets. Of the answers below status 400, one in
-//! `proxy.access_log_sample` is written; refusals and errors always are.
+//! Its lines are written by a [thread of their own](crate::line_writer). Clients decide what is in a line, so its values are
+//! shortened and contain no characters that a terminal acts on. Queries are left out, because they may contain secrets. Of the
+//! answers below status 400, one in `proxy.access_log_sample` is written; refusals and errors always are.
 
 use super::upstream::UpstreamGroup;
-use crate::files;
 use crate::health::Health;
+use crate::line_writer::{LineWriter, LogKind, LogPlace, shortened};
 use crate::metrics::{Metrics, ProxyAnswer};
 use crate::timers;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 use serde::Serialize;
 use std::cell::Cell;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 use tidegate::Clock;
-use tidegate_policy::printable;
-use tokio::sync::oneshot;
-use tokio::time::{Instant, interval, timeout};
-
-/// Where the access log is written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum AccessLogPlace {
-    Stdout,
-    File(PathBuf),
-}
+use tokio::time::Instant;
 
 /// The access log of the whole server, with its writer thread.
 #[derive(Clone)]
 pub(crate) struct AccessLogWriter {
-    queue: SyncSender<LogMessage>,
+    lines: LineWriter,
     clock: Clock,
     sample: u64,
-    metrics: Arc<Metrics>,
 }
 
 /// The access log of one worker.
@@ -118,30 +98,11 @@ struct AccessLine<'e> {
     complete: bool,
 }
 
-/// What the writer thread gets.
-enum LogMessage {
-    Line(Vec<u8>),
-    /// Everything before it is written now.
-    Flush(oneshot::Sender<()>),
-}
-
-/// An open access log.
-enum LogTarget {
-    Stdout(io::Stdout),
-    File(PathBuf, File),
-}
-
-/// Lines that wait for the writer. A line has at most about 4 KiB, so they use 16 MiB at most.
-const QUEUE: usize = 4_096;
-/// Bytes that are written together.
-const BATCH_BYTES: usize = 64 * 1024;
+const ACCESS_LOG: LogKind = LogKind { name: "access log", dropped: Metrics::access_lines_dropped };
 /// Characters of a path, of a host, and of other values.
 const LONGEST_PATH: usize = 512;
 const LONGEST_HOST: usize = 128;
 const LONGEST_WORD: usize = 128;
-/// How long a server that stops waits for the last lines, and how often it looks for room in the queue.
-const LAST_LINES: Duration = Duration::from_secs(1);
-const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -151,17 +112,13 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 impl AccessLogWriter {
     /// Opens the log and starts its writer. `sample`: of how many successful requests one is written.
     pub(crate) fn start(
-        place: &AccessLogPlace,
+        place: &LogPlace,
         sample: u64,
         clock: &Clock,
-        (metrics, health): (Arc<Metrics>, Arc<Health>),
+        reports: (Arc<Metrics>, Arc<Health>),
     ) -> io::Result<Self> {
-        let target = LogTarget::open(place)?;
-        let (queue, lines) = sync_channel(QUEUE);
-        let counted = Arc::clone(&metrics);
-        let write = move || write_lines(&lines, target, &counted, &health);
-        std::thread::Builder::new().name("access-log".to_owned()).spawn(write)?;
-        Ok(Self { queue, clock: clock.clone(), sample, metrics })
+        let lines = LineWriter::start(place, ACCESS_LOG, reports)?;
+        Ok(Self { lines, clock: clock.clone(), sample })
     }
 
     /// The log of one worker.
@@ -171,22 +128,7 @@ impl AccessLogWriter {
 
     /// Waits until all lines are written, for a second at most.
     pub(crate) async fn flush(&self) {
-        let (done, is_done) = oneshot::channel();
-        let all = async {
-            let (mut looks, mut message) = (interval(LOOK_EVERY), LogMessage::Flush(done));
-            while let Err(TrySendError::Full(unsent)) = self.queue.try_send(message) {
-                message = unsent;
-                looks.tick().await;
-            }
-            let _ = is_done.await;
-        };
-        let _ = timeout(LAST_LINES, all).await;
-    }
-
-    fn send(&self, line: Vec<u8>) {
-        if self.queue.try_send(LogMessage::Line(line)).is_err() {
-            self.metrics.access_lines_dropped(1);
-        }
+        self.lines.flush().await;
     }
 }
 
@@ -241,13 +183,8 @@ impl AccessEntry {
 
     /// Writes the line of this request, unless the sample leaves it out.
     pub(super) fn write(&self, group: Option<&UpstreamGroup>, answer: ProxyAnswer) {
-        if !self.log.keeps(answer) {
-            return;
-        }
-        let mut line = Vec::with_capacity(512);
-        if serde_json::to_writer(&mut line, &self.line(group, answer)).is_ok() {
-            line.push(b'\n');
-            self.log.writer.send(line);
+        if self.log.keeps(answer) {
+            self.log.writer.lines.write(&self.line(group, answer));
         }
     }
 
@@ -280,21 +217,6 @@ impl AccessEntry {
     }
 }
 
-/// A value for the log: at most so many characters, none of which a terminal acts on.
-fn shortened(bytes: &[u8], most: usize) -> String {
-    // Bytes beyond four for each character would be cut anyway.
-    let bytes = bytes.get(..most.saturating_mul(4)).unwrap_or(bytes);
-    let text = String::from_utf8_lossy(bytes);
-    match text.char_indices().nth(most) {
-        None => printable(&text),
-        Some((end, _)) => {
-            let mut cut = printable(text.get(..end).unwrap_or_default());
-            cut.push('…');
-            cut
-        }
-    }
-}
-
 /// The trace id of a `traceparent` field (W3C Trace Context): `00-<32 hexadecimal digits>-<16>-<2>`.
 fn trace_id(field: &[u8]) -> Option<String> {
     let mut parts = str::from_utf8(field).ok()?.split('-');
@@ -321,135 +243,21 @@ fn millis(time: Duration) -> f64 {
     time.as_micros() as f64 / 1e3
 }
 
-// === the writer thread ===
-
-/// Writes lines until no worker is left.
-fn write_lines(
-    lines: &Receiver<LogMessage>,
-    mut target: LogTarget,
-    metrics: &Metrics,
-    health: &Health,
-) {
-    let mut batch = Vec::with_capacity(BATCH_BYTES);
-    while let Ok(first) = lines.recv() {
-        batch.clear();
-        let (mut count, mut waiting) = (0_u64, Vec::new());
-        let mut next = Some(first);
-        while let Some(message) = next {
-            match message {
-                LogMessage::Line(line) => {
-                    batch.extend_from_slice(&line);
-                    count = count.saturating_add(1);
-                }
-                LogMessage::Flush(done) => waiting.push(done),
-            }
-            next = if batch.len() < BATCH_BYTES { lines.try_recv().ok() } else { None };
-        }
-        let problem = target.write(&batch).err();
-        if let Some(error) = &problem {
-            metrics.access_lines_dropped(count);
-            tracing::error!("the access log cannot be written: {error}");
-        }
-        let problem = problem.map(|error| format!("the access log cannot be written: {error}"));
-        health.set_problem("access log", problem);
-        waiting.into_iter().for_each(|done| _ = done.send(()));
-    }
-}
-
-// === impl LogTarget ===
-
-impl LogTarget {
-    fn open(place: &AccessLogPlace) -> io::Result<Self> {
-        match place {
-            AccessLogPlace::Stdout => Ok(Self::Stdout(io::stdout())),
-            AccessLogPlace::File(path) => Ok(Self::File(path.clone(), append_to(path)?)),
-        }
-    }
-
-    fn write(&mut self, batch: &[u8]) -> io::Result<()> {
-        match self {
-            Self::Stdout(stdout) => {
-                let mut stdout = stdout.lock();
-                stdout.write_all(batch)?;
-                stdout.flush()
-            }
-            Self::File(path, file) => {
-                // Programs that rotate logs rename the file, and expect a new one in its place.
-                if !is_at(file, path) {
-                    *file = append_to(path)?;
-                }
-                file.write_all(batch)
-            }
-        }
-    }
-}
-
-fn append_to(path: &Path) -> io::Result<File> {
-    files::open_regular(OpenOptions::new().append(true).create(true).mode(0o640), path)
-}
-
-/// Whether a file is still the one that this path names.
-fn is_at(file: &File, path: &Path) -> bool {
-    match (file.metadata(), std::fs::metadata(path)) {
-        (Ok(open), Ok(named)) => (open.dev(), open.ino()) == (named.dev(), named.ino()),
-        (_, _) => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn writer(sample: u64, room: usize) -> (AccessLogWriter, Receiver<LogMessage>) {
-        let (queue, lines) = sync_channel(room);
-        let (clock, metrics) = (Clock::system(), Arc::default());
-        (AccessLogWriter { queue, clock, sample, metrics }, lines)
-    }
-
     #[test]
     fn one_in_so_many_successes_is_written_and_every_error() {
-        let log = writer(10, 1).0.of_worker();
+        let (lines, _queued) = LineWriter::queued(ACCESS_LOG, 1);
+        let writer = AccessLogWriter { lines, clock: Clock::system(), sample: 10 };
+        let log = writer.of_worker();
         let kept = |answer| (0..30).filter(|_| log.keeps(answer)).count();
         assert_eq!(kept(ProxyAnswer::Success), 3);
         assert_eq!(kept(ProxyAnswer::Refused), 30);
         assert_eq!(kept(ProxyAnswer::ClientError), 30);
         assert_eq!(kept(ProxyAnswer::CutShort), 30);
         assert_eq!(kept(ProxyAnswer::Redirection), 3);
-    }
-
-    #[test]
-    fn lines_that_find_the_queue_full_are_dropped_and_counted() {
-        let (writer, lines) = writer(1, 2);
-        (0..5).for_each(|_| writer.send(b"line\n".to_vec()));
-        assert_eq!(lines.try_iter().count(), 2);
-        let readings = crate::metrics::GaugeReadings {
-            version: 1,
-            rules_version: None,
-            memory: None,
-            held: (0, 0),
-            proxied: None,
-            store: None,
-            nodes: 1,
-            upstreams: Some(vec![]),
-            elastic: vec![],
-            over: vec![],
-            leases: vec![],
-            durability: None,
-        };
-        let text = writer.metrics.text(&readings);
-        assert!(text.contains("tidegate_access_log_lines_dropped_total{} 3"), "{text}");
-    }
-
-    #[test]
-    fn values_are_short_and_harmless() {
-        assert_eq!(shortened(b"/plain", 10), "/plain");
-        assert_eq!(shortened("/äöü".as_bytes(), 3), "/äö…");
-        assert_eq!(
-            shortened("a\u{1b}[31m\u{2028}\n".as_bytes(), 99),
-            "a\u{fffd}[31m\u{fffd}\u{fffd}"
-        );
-        assert_eq!(shortened(&[0xff, b'x'], 99), "\u{fffd}x");
-        assert_eq!(shortened(&[b'x'; 10_000], 512).chars().count(), 513);
     }
 
     #[test]
@@ -467,22 +275,5 @@ mod tests {
             assert_eq!(trace(wrong.to_owned()), None, "{wrong}");
         }
         assert_eq!(trace(format!("00-{id}-00f067aa0ba902b7")), None);
-    }
-
-    /// A file that was renamed is left alone, and a new one takes its place.
-    #[test]
-    fn a_log_can_be_rotated() {
-        let name = format!("tidegate-access-{}.log", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let old = path.with_extension("old");
-        let mut target = LogTarget::open(&AccessLogPlace::File(path.clone())).unwrap();
-        target.write(b"one\n").unwrap();
-        std::fs::rename(&path, &old).unwrap();
-        target.write(b"two\n").unwrap();
-        target.write(b"three\n").unwrap();
-        assert_eq!(std::fs::read_to_string(&old).unwrap(), "one\n");
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "two\nthree\n");
-        std::fs::remove_file(path).unwrap();
-        std::fs::remove_file(old).unwrap();
     }
 }

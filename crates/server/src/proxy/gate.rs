@@ -16,6 +16,7 @@ use super::routes::BalanceBy;
 use super::upstream::{ExchangeBounds, Pool, UpstreamGroup};
 use crate::backend::Backend;
 use crate::bounds;
+use crate::denial_log::Denials;
 use crate::metrics::{Metrics, Refused, Tally};
 use crate::net::{Account, Drain};
 use crate::supervise::contained;
@@ -48,6 +49,7 @@ pub(crate) struct Proxy<S> {
     tally: Arc<Tally>,
     metrics: Arc<Metrics>,
     access_log: Option<Rc<AccessLog>>,
+    denials: Denials,
     /// Verifies tokens, if there are keys.
     verifier: Option<TokenVerifier>,
     /// Whether the task that closes idle connections runs.
@@ -141,6 +143,7 @@ impl<S: Backend> Proxy<S> {
             tally,
             metrics,
             access_log,
+            denials: Denials::default(),
             verifier,
             is_swept,
             in_flight,
@@ -150,6 +153,11 @@ impl<S: Backend> Proxy<S> {
     /// The same proxy with an access log.
     pub(crate) fn with_access_log(self, access_log: Option<Rc<AccessLog>>) -> Self {
         Self { access_log, ..self }
+    }
+
+    /// The same proxy with a denial log.
+    pub(crate) fn noting(self, denials: Denials) -> Self {
+        Self { denials, ..self }
     }
 
     /// Verifies tokens with these keys.
@@ -256,6 +264,7 @@ impl<S: Backend> Proxy<S> {
         })?;
         record.hold(self.limiter.hold(&mut verdict));
         self.tally.count(&verdict);
+        self.denials.of_request("proxy", &verdict, attributes);
         self.tally.took(timers::since(began));
         record.decided(&verdict, S::IN_PROCESS);
         if verdict.allowed() { Ok(verdict) } else { Err(self.refused(&verdict, &head.headers)) }

@@ -62,7 +62,7 @@ fn rules(policy: &Value) -> Map<String, Value> {
 }
 
 /// A document without line numbers, as JSON.
-fn plain(document: &Document) -> Value {
+pub(super) fn plain(document: &Document) -> Value {
     match &document.value {
         Node::Nothing => Value::Null,
         Node::Text(text, _) => json!(text),

@@ -7,6 +7,7 @@ use crate::audit::Actor;
 use crate::backend::Backend;
 use crate::control::{Change, Document, Uploaded};
 use crate::metrics::Reload;
+use tidegate_policy::printable;
 
 impl<S: Backend> Rulebook<S> {
     /// Makes a change and puts it in force.
@@ -26,8 +27,12 @@ impl<S: Backend> Rulebook<S> {
             change
         };
         let line = AuditLine { actor, what: change.kind(), details: details(&change) };
+        let warnings = change.warnings(&self.lock().policy);
         let document = self.write(change, expected, &line)?;
         self.install(&self.lock())?;
+        for warning in warnings {
+            tracing::warn!("a change by hand: {}", printable(&warning));
+        }
         Ok(document)
     }
 
@@ -44,7 +49,7 @@ impl<S: Backend> Rulebook<S> {
         let _turn = self.turn();
         let (difference, over) = {
             let state = self.lock();
-            let difference = Difference::between(&state.text, text, policy.warnings());
+            let difference = Difference::between(&state.text, text, policy.warnings().to_vec());
             if dry {
                 return Ok(difference);
             }
@@ -75,7 +80,8 @@ impl<S: Backend> Rulebook<S> {
         let (policy, difference) = {
             let state = self.lock();
             let policy = self.parse(&state.file_text)?;
-            let difference = Difference::between(&state.text, &state.file_text, policy.warnings());
+            let difference =
+                Difference::between(&state.text, &state.file_text, policy.warnings().to_vec());
             (policy, difference)
         };
         let line = AuditLine { actor, what: "policy", details: difference.json() };

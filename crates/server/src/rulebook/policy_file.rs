@@ -10,6 +10,9 @@ use std::path::Path;
 use tidegate::Policy;
 use tidegate_policy::{Rule, printable};
 
+/// How the log announces a policy file that was not valid before.
+const REPAIRED: &str = "the policy file is valid again";
+
 impl<S: Backend> Rulebook<S> {
     /// Reads the file again. Errors are logged, counted and reported by `/ready`.
     pub(crate) fn reload(&self, caution: Caution) {
@@ -21,15 +24,19 @@ impl<S: Backend> Rulebook<S> {
         match self.try_reload(path, caution) {
             Ok(None) => {
                 // The file may have been invalid, and now has the policy again that was in force all the time.
-                self.health.set_problem("policy", None);
-                if caution == Caution::Forced {
+                if self.health.set_problem("policy", None).is_some() {
+                    tracing::info!(file = name, "{REPAIRED}; its policy was in force all the time");
+                } else if caution == Caution::Forced {
                     tracing::info!(file = name, "the policy file has not changed");
                 }
             }
             Ok(Some(version)) => {
                 self.metrics.reloaded(Reload::Applied);
-                self.health.set_problem("policy", None);
-                tracing::info!(file = name, version, "the policy was read again");
+                if self.health.set_problem("policy", None).is_some() {
+                    tracing::info!(file = name, version, "{REPAIRED}; its policy is in force");
+                } else {
+                    tracing::info!(file = name, version, "the policy was read again");
+                }
             }
             Err(error) => self.not_reloaded(&name, &error, caution),
         }

@@ -2,7 +2,9 @@
 
 use super::sources::Given;
 use super::{FileOptions, Listen, RedisOptions, Settings, value};
+use crate::denial_log::DenialLogSettings;
 use crate::front::grpc::GrpcOptions;
+use crate::log::{LogFormat, LogOptions};
 use crate::net::{Caps, CertificateFiles, Timeouts, TlsFiles};
 use crate::proxy::TokenSettings;
 use std::path::PathBuf;
@@ -58,13 +60,23 @@ impl<'g> Reader<'g> {
             body: self.time(&named(body)),
             idle: self.time(&named("idle_timeout")),
         };
-        let tls = !self.text("tls.certificate").is_empty()
-            && value::words(self.text("tls.listeners")).iter().any(|name| name == group);
+        let tls = self.uses_tls(group);
         let caps = Caps {
             all: self.check(&named("max_connections"), value::count).unwrap_or(1),
             per_source: self.check(&named("max_connections_per_source"), value::count).unwrap_or(1),
         };
         Listen { address, tls, timeouts, caps }
+    }
+
+    /// A listener with the bounds of another one.
+    pub(super) fn listen_like(&mut self, group: &str, other: Listen) -> Listen {
+        let address = self.check(&format!("{group}.listen"), value::address).flatten();
+        Listen { address, tls: self.uses_tls(group), ..other }
+    }
+
+    fn uses_tls(&self, group: &str) -> bool {
+        !self.text("tls.certificate").is_empty()
+            && value::words(self.text("tls.listeners")).iter().any(|name| name == group)
     }
 
     pub(super) fn tls(&mut self) -> Option<TlsFiles> {
@@ -118,12 +130,25 @@ impl<'g> Reader<'g> {
         GrpcOptions { headers: headers.unwrap_or_default(), metadata: metadata.unwrap_or(true) }
     }
 
+    pub(super) fn log(&mut self) -> LogOptions {
+        LogOptions {
+            format: self.check("log.format", value::log_format).unwrap_or(LogFormat::Auto),
+            level: self.check("log.level", value::level).unwrap_or(tracing::Level::INFO),
+        }
+    }
+
     pub(super) fn file(&mut self) -> FileOptions {
         FileOptions {
             write_interval: self.time("file.write_interval"),
             sync_interval: self.time("file.sync_interval"),
             write_rate: self.check("file.write_rate", value::write_rate).unwrap_or(1),
         }
+    }
+
+    pub(super) fn denial_log(&mut self) -> Option<DenialLogSettings> {
+        let keys = self.check("denial_log_keys", value::denial_keys)?;
+        let place = self.check("denial_log", value::log_place).flatten()?;
+        Some(DenialLogSettings { place, keys })
     }
 
     pub(super) fn redis(&mut self) -> RedisOptions {
@@ -180,6 +205,7 @@ impl<'g> Reader<'g> {
             ("resp.listen", settings.resp.address),
             ("proxy.listen", settings.proxy.address),
             ("admin.listen", settings.admin.address),
+            ("metrics.listen", settings.metrics.address),
         ];
         let on = || listeners.iter().filter_map(|(name, address)| Some((name, (*address)?)));
         for (at, (name, address)) in on().enumerate() {

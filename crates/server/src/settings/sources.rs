@@ -15,6 +15,10 @@ const USUAL_FILE: &str = "tidegate.yaml";
 /// The largest file of settings: many times the few dozen lines that it usually has.
 const MOST_BYTES: u64 = 64 * 1024;
 
+/// The environment variable that has the secret itself, as `tidegate secret show` prints it. There is no flag and no entry of the
+/// file for it: other users can see the command line of a process, and files of settings are passed around.
+pub(crate) const SECRET: &str = "TIDEGATE_SECRET";
+
 /// Where a value was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
@@ -107,7 +111,8 @@ pub(super) fn from_environment(
     problems: &mut Vec<String>,
 ) {
     for (variable, text) in environment {
-        if !variable.starts_with(PREFIX) {
+        // The secret is not among the settings that are printed.
+        if !variable.starts_with(PREFIX) || variable == SECRET {
             continue;
         }
         match TABLE.iter().find(|setting| setting.variable() == variable) {

@@ -1,6 +1,5 @@
 //! The table of settings: names, defaults, what they are for.
 
-use clap::{Arg, ArgMatches, Command};
 use tidegate_policy::printable;
 
 /// One setting.
@@ -10,8 +9,8 @@ pub(crate) struct Setting {
     pub(crate) name: &'static str,
     pub(crate) default: &'static str,
     /// What a value looks like.
-    shape: &'static str,
-    help: &'static str,
+    pub(super) shape: &'static str,
+    pub(super) help: &'static str,
 }
 
 const fn setting(
@@ -62,6 +61,18 @@ pub(crate) const TABLE: &[Setting] = &[
         "N",
         "auto",
         "Maximum number of open files, one per connection; `auto` uses what the system allows",
+    ),
+    setting(
+        "denial_log",
+        "FILE",
+        "off",
+        "Denial log, with a line of JSON for each refused key, rule and minute: a file, or `stdout`; `off` disables it",
+    ),
+    setting(
+        "denial_log_keys",
+        "FORM",
+        "clear",
+        "How the denial log shows keys: `clear`, `hashed` (digests by the secret of the deployment) or `omitted`; API keys and other secrets are always digests",
     ),
     setting("memory.budget", "SIZE", "256MiB", "Maximum memory for counters"),
     setting(
@@ -134,7 +145,12 @@ pub(crate) const TABLE: &[Setting] = &[
         "",
         "CA bundle (PEM) used to verify client certificates; clients must then show one",
     ),
-    setting("tls.listeners", "NAMES", "http,grpc,resp,proxy,admin", "Listeners that use TLS"),
+    setting(
+        "tls.listeners",
+        "NAMES",
+        "http,grpc,resp,proxy,admin,metrics",
+        "Listeners that use TLS",
+    ),
     setting("tls.handshake_timeout", "TIME", "5s", "Timeout for a TLS handshake"),
     setting(
         "jwt.keys",
@@ -341,6 +357,12 @@ pub(crate) const TABLE: &[Setting] = &[
         "Maximum number of open connections from one IPv4 address or IPv6 /64",
     ),
     setting(
+        "metrics.listen",
+        "ADDR",
+        "off",
+        "Address that serves only /metrics, without a token, with the timeouts and numbers of connections of the admin listener; `off` disables it",
+    ),
+    setting(
         "log.format",
         "FORM",
         "auto",
@@ -364,7 +386,7 @@ impl Setting {
         variable_of(self.name)
     }
 
-    fn long(&self) -> String {
+    pub(super) fn long(&self) -> String {
         flag_of(self.name)
     }
 
@@ -401,7 +423,7 @@ impl Setting {
     }
 }
 
-fn flag_of(name: &str) -> String {
+pub(super) fn flag_of(name: &str) -> String {
     name.replace(['.', '_'], "-")
 }
 
@@ -415,7 +437,7 @@ fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n s
 }
 
 /// Settings that had another name once, and their names now.
-const RENAMED: &[(&str, &str)] = &[
+pub(super) const RENAMED: &[(&str, &str)] = &[
     ("settle_within", "receipt_ttl"),
     ("redis.authority", "redis.ca_file"),
     ("tls.client_authority", "tls.client_ca_file"),
@@ -428,59 +450,3 @@ const RENAMED: &[(&str, &str)] = &[
     ("admin.connections", "admin.max_connections"),
     ("admin.connections_per_source", "admin.max_connections_per_source"),
 ];
-
-/// What the command line says.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Flags(Vec<(&'static Setting, String)>);
-
-impl Flags {
-    pub(crate) fn given(&self) -> impl Iterator<Item = &(&'static Setting, String)> {
-        self.0.iter()
-    }
-
-    #[cfg(test)]
-    pub(crate) fn of(arguments: &[&str]) -> Self {
-        use clap::{Args, FromArgMatches};
-        let command = Self::augment_args(Command::new("test").no_binary_name(true));
-        Self::from_arg_matches(&command.get_matches_from(arguments)).unwrap()
-    }
-}
-
-impl clap::FromArgMatches for Flags {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let mut flags = Self::default();
-        flags.update_from_arg_matches(matches)?;
-        Ok(flags)
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        let given = TABLE.iter().filter_map(|setting| {
-            Some((setting, matches.get_one::<String>(setting.name)?.clone()))
-        });
-        self.0 = given.collect();
-        Ok(())
-    }
-}
-
-impl clap::Args for Flags {
-    fn augment_args(command: Command) -> Command {
-        let command = RENAMED.iter().fold(command, |command, (old, new)| {
-            let now = format!("this flag is now called --{}", flag_of(new));
-            let refuse = move |_: &str| Err::<String, _>(now.clone());
-            command.arg(Arg::new(*old).long(flag_of(old)).hide(true).value_parser(refuse))
-        });
-        TABLE.iter().fold(command, |command, setting| {
-            let default = match setting.default {
-                "" => String::new(),
-                default => format!(" [{default}]"),
-            };
-            let help = format!("{}{default}", setting.help);
-            let argument = Arg::new(setting.name).long(setting.long()).value_name(setting.shape);
-            command.arg(argument.help(help))
-        })
-    }
-
-    fn augment_args_for_update(command: Command) -> Command {
-        Self::augment_args(command)
-    }
-}

@@ -1,8 +1,10 @@
 //! Parsers for the values of settings.
 
 use super::{LogFormat, StoreUrl};
+use crate::denial_log::DenialKeys;
 use crate::front::grpc::HeaderChoice;
-use crate::proxy::AccessLogPlace;
+use crate::line_writer::LogPlace;
+use data_encoding::HEXLOWER_PERMISSIVE;
 use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -57,13 +59,22 @@ pub(super) fn count(text: &str) -> Result<usize, String> {
 }
 
 /// `off`, `stdout`, or a file.
-pub(super) fn access_log(text: &str) -> Result<Option<AccessLogPlace>, String> {
+pub(super) fn log_place(text: &str) -> Result<Option<LogPlace>, String> {
     match text {
         "off" => Ok(None),
-        "stdout" => Ok(Some(AccessLogPlace::Stdout)),
+        "stdout" => Ok(Some(LogPlace::Stdout)),
         "" => Err("a file, `stdout` or `off`".to_owned()),
-        path => Ok(Some(AccessLogPlace::File(path.into()))),
+        path => Ok(Some(LogPlace::File(path.into()))),
     }
+}
+
+/// The 32 bytes of a secret, as `tidegate secret show` prints them.
+pub(crate) fn secret(text: &str) -> Result<[u8; 32], String> {
+    let bytes = HEXLOWER_PERMISSIVE.decode(text.trim().as_bytes()).ok();
+    let secret = bytes.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    secret.ok_or_else(|| {
+        "a secret is 64 hexadecimal digits, as `tidegate secret show` prints it".to_owned()
+    })
 }
 
 /// A number, or `auto` for as many as the system allows.
@@ -100,6 +111,15 @@ pub(super) fn response_headers(text: &str) -> Result<HeaderChoice, String> {
         "legacy" => Ok(HeaderChoice::Legacy),
         "reference" => Ok(HeaderChoice::Reference),
         _ => Err("`off`, `ratelimit`, `legacy` or `reference`".to_owned()),
+    }
+}
+
+pub(super) fn denial_keys(text: &str) -> Result<DenialKeys, String> {
+    match text {
+        "clear" => Ok(DenialKeys::Clear),
+        "hashed" => Ok(DenialKeys::Hashed),
+        "omitted" => Ok(DenialKeys::Omitted),
+        _ => Err("`clear`, `hashed` or `omitted`".to_owned()),
     }
 }
 
@@ -190,12 +210,13 @@ pub(super) fn without_password(text: &str) -> Cow<'_, str> {
 
 /// A list of listeners.
 pub(super) fn listeners(text: &str) -> Result<(), String> {
-    match words(text)
-        .iter()
-        .find(|name| !["http", "grpc", "resp", "proxy", "admin"].contains(&name.as_str()))
-    {
+    match words(text).iter().find(|name| {
+        !["http", "grpc", "resp", "proxy", "admin", "metrics"].contains(&name.as_str())
+    }) {
         None => Ok(()),
-        Some(_) => Err("listeners are `http`, `grpc`, `resp`, `proxy` and `admin`".to_owned()),
+        Some(_) => {
+            Err("listeners are `http`, `grpc`, `resp`, `proxy`, `admin` and `metrics`".to_owned())
+        }
     }
 }
 

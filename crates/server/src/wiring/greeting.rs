@@ -1,4 +1,7 @@
-//! The greeting that the server prints when it starts: addresses and folders, and a command to try.
+//! The greeting of a server that starts: its addresses and folders, and a command to try.
+//!
+//! If the log is for people, the greeting is printed on the standard output. If the log is JSON, it is a line of the log, because
+//! the two streams are often read together (`2>&1`, containers, systemd) by a program that expects nothing but JSON.
 
 use super::Server;
 use super::listeners::Addresses;
@@ -11,9 +14,9 @@ use std::path::Path;
 impl<S: Backend> Server<S> {
     /// The memory budgets, as a line of the greeting.
     fn memory(&self) -> String {
-        let Settings { http, grpc, resp, proxy, admin, .. } = &self.settings;
-        let on =
-            [http, grpc, resp, proxy, admin].into_iter().filter(|listen| listen.address.is_some());
+        let Settings { http, grpc, resp, proxy, admin, metrics, .. } = &self.settings;
+        let all = [http, grpc, resp, proxy, admin, metrics].into_iter();
+        let on = all.filter(|listen| listen.address.is_some());
         let connections = on.fold(0_usize, |sum, listen| sum.saturating_add(listen.caps.all));
         let mebibytes = |bytes: usize| bytes.checked_div(1 << 20).unwrap_or(0);
         let counters = match self.settings.store {
@@ -28,8 +31,34 @@ impl<S: Backend> Server<S> {
         )
     }
 
-    /// Prints the greeting.
-    pub(super) fn greet(&self, addresses: &Addresses, out: &mut impl Write) -> io::Result<()> {
+    /// Prints the greeting, or logs it.
+    pub(super) fn greet(&self, addresses: &Addresses, out: &mut impl Write) {
+        if !self.settings.log.format.is_json() {
+            // The standard output may be closed, which is not a reason to stop.
+            if let Err(error) = self.print_greeting(addresses, out) {
+                tracing::warn!("the greeting could not be written to the standard output: {error}");
+            }
+        }
+        self.log_greeting(addresses);
+    }
+
+    fn log_greeting(&self, addresses: &Addresses) {
+        let Addresses { http, grpc, resp, proxy, admin, metrics } = *addresses;
+        tracing::info!(
+            tidegate = env!("CARGO_PKG_VERSION"),
+            policy = self.settings.policy.as_deref().map(absolute),
+            data = absolute(&self.settings.data_dir),
+            http = http.map(display),
+            grpc = grpc.map(display),
+            resp = resp.map(display),
+            proxy = proxy.map(display),
+            admin = admin.map(display),
+            metrics = metrics.map(display),
+            "serving"
+        );
+    }
+
+    fn print_greeting(&self, addresses: &Addresses, out: &mut impl Write) -> io::Result<()> {
         self.greet_folders(out)?;
         self.greet_listeners(addresses, out)?;
         out.flush()
@@ -50,7 +79,7 @@ impl<S: Backend> Server<S> {
     }
 
     fn greet_listeners(&self, addresses: &Addresses, out: &mut impl Write) -> io::Result<()> {
-        let Addresses { http, grpc, resp, proxy, admin } = addresses;
+        let Addresses { http, grpc, resp, proxy, admin, metrics } = addresses;
         let settings = &self.settings;
         if let Some(admin) = admin {
             let scheme = if settings.admin.tls { "https" } else { "http" };
@@ -58,6 +87,10 @@ impl<S: Backend> Server<S> {
                 let made = settings.data_dir.join("operator-token");
                 absolute(settings.operator_token_file.as_deref().unwrap_or(&made))
             })?;
+        }
+        if let Some(metrics) = metrics {
+            let scheme = if settings.metrics.tls { "https" } else { "http" };
+            writeln!(out, "  metrics {scheme}://{metrics}/metrics")?;
         }
         if let Some(grpc) = grpc {
             writeln!(out, "  grpc    {grpc}  ({})", self.grpc_rules())?;
@@ -98,11 +131,12 @@ impl<S: Backend> Server<S> {
         writeln!(out, "  http    {scheme}://{http}/")?;
         writeln!(
             out,
-            "\ntry\n  curl -i {trust}{scheme}://{http}/v1/check --json '{{\"attributes\":{{\"ip\":\"203.0.113.7\"}}}}'\n"
+            "\ntry\n  curl -i {trust}{scheme}://{http}/v1/check -H 'content-type: application/json' -d '{{\"attributes\":{{\"ip\":\"203.0.113.7\"}}}}'\n"
         )
     }
 }
 
-fn absolute(path: &Path) -> String {
+/// A path for messages, which do not depend on the working directory.
+pub(super) fn absolute(path: &Path) -> String {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }

@@ -19,6 +19,7 @@ pub(super) struct Listeners {
     pub(super) resp: Option<BoundedListener>,
     pub(super) proxy: Option<BoundedListener>,
     pub(super) admin: Option<BoundedListener>,
+    pub(super) metrics: Option<BoundedListener>,
 }
 
 /// The addresses of the listeners, with the ports that the system chose.
@@ -28,6 +29,7 @@ pub(super) struct Addresses {
     pub(super) resp: Option<SocketAddr>,
     pub(super) proxy: Option<SocketAddr>,
     pub(super) admin: Option<SocketAddr>,
+    pub(super) metrics: Option<SocketAddr>,
 }
 
 /// The index of each listener's protocol on the workers.
@@ -35,34 +37,36 @@ pub(super) const HTTP: usize = 0;
 pub(super) const GRPC: usize = 1;
 pub(super) const RESP: usize = 2;
 pub(super) const PROXY: usize = 3;
-/// The index on the admin worker, which serves no other listener.
-pub(super) const ADMIN: usize = 0;
+/// The indexes on the worker of operators.
+pub(super) const METRICS: usize = 0;
+pub(super) const ADMIN: usize = 1;
 
 impl<S: Backend> Server<S> {
     /// Opens all listeners that are on.
     pub(super) async fn open(&self) -> Result<Listeners, Failure> {
-        let Settings { http, grpc, resp, proxy, admin, .. } = &self.settings;
-        let mut files = self.files(&[http, grpc, resp, proxy, admin]).into_iter();
+        let Settings { http, grpc, resp, proxy, admin, metrics, .. } = &self.settings;
+        let mut files = self.files(&[http, grpc, resp, proxy, admin, metrics]).into_iter();
         let mut open = async |listen: &Listen,
-                              name: &str,
+                              name: &'static str,
                               trusts: IsTrustedProxy|
                -> Result<Option<BoundedListener>, Failure> {
             let Some(address) = listen.address else { return Ok(None) };
             let Some(files) = files.next() else { return Ok(None) };
             let reports = (Arc::clone(&self.metrics), Arc::clone(&self.health));
             let listener =
-                BoundedListener::open(address, (listen.caps, files), trusts, reports).await;
-            Ok(Some(listener.map_err(|error| format!("{name}: {address}: {error}"))?))
+                BoundedListener::open((name, address), (listen.caps, files), trusts, reports).await;
+            Ok(Some(listener.map_err(|error| format!("{name}.listen: {address}: {error}"))?))
         };
         Ok(Listeners {
-            http: open(http, "http.listen", self.trusts()).await?,
-            grpc: open(grpc, "grpc.listen", self.trusts()).await?,
+            http: open(http, "http", self.trusts()).await?,
+            grpc: open(grpc, "grpc", self.trusts()).await?,
             // Proxies use HTTP and gRPC, so there are no trusted proxies here.
-            resp: open(resp, "resp.listen", Box::new(|_| false)).await?,
-            proxy: open(proxy, "proxy.listen", self.trusts()).await?,
-            admin: open(admin, "admin.listen", Box::new(|_| false))
+            resp: open(resp, "resp", Box::new(|_| false)).await?,
+            proxy: open(proxy, "proxy", self.trusts()).await?,
+            admin: open(admin, "admin", Box::new(|_| false))
                 .await?
                 .map(BoundedListener::preferring_tokens),
+            metrics: open(metrics, "metrics", Box::new(|_| false)).await?,
         })
     }
 
@@ -104,8 +108,9 @@ impl Listeners {
         let of = |listener: &Option<BoundedListener>| {
             listener.as_ref().map(BoundedListener::address).transpose()
         };
-        let Self { http, grpc, resp, proxy, admin } = self;
-        let (resp, proxy, admin) = (of(resp)?, of(proxy)?, of(admin)?);
-        Ok(Addresses { http: of(http)?, grpc: of(grpc)?, resp, proxy, admin })
+        let Self { http, grpc, resp, proxy, admin, metrics } = self;
+        let (resp, proxy) = (of(resp)?, of(proxy)?);
+        let (admin, metrics) = (of(admin)?, of(metrics)?);
+        Ok(Addresses { http: of(http)?, grpc: of(grpc)?, resp, proxy, admin, metrics })
     }
 }

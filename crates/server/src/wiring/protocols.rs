@@ -3,6 +3,7 @@
 use super::{Failure, Server, named};
 use crate::backend::Backend;
 use crate::bounds;
+use crate::front::metrics_page::MetricsPage;
 use crate::front::{Front, admin, grpc, http, resp};
 use crate::net::{Budget, ListenerContext, LongWorkQueue, Protocols, Versions, Workers};
 use crate::settings::Listen;
@@ -70,6 +71,7 @@ impl<S: Backend> Server<S> {
         let proxy_budget = self.proxy_budget.clone();
         let tls_of_proxy = self.tls(&settings.proxy, &[b"h2", b"http/1.1"])?;
         let proxies = self.proxy_maker(style)?.map(Arc::new);
+        let denials = self.denials.clone();
         let make = move || -> Protocols<Front<S>> {
             let long_work = Rc::new(LongWorkQueue::new(S::IN_PROCESS));
             let context_within = |timeouts, tls: &Option<TlsAcceptor>, budget| {
@@ -81,12 +83,15 @@ impl<S: Backend> Server<S> {
             let (metrics, health) = (|| Arc::clone(&metrics), Arc::clone(&health));
             let http = http::HttpHandler::new(limiter.clone(), style, metrics(), health)
                 .deciding_descriptors_by(of_descriptors.clone())
+                .noting(denials.clone())
                 .taking(&long_work);
             let watched = HealthService::from_health_reporter(grpc_health.clone());
-            let grpc = grpc::GrpcHandler::new(of_descriptors.clone(), options, metrics(), watched);
+            let grpc = grpc::GrpcHandler::new(of_descriptors.clone(), options, metrics(), watched)
+                .noting(denials.clone());
             let rulebook = Arc::clone(&rulebook);
             let resp =
-                resp::RespHandler::new(limiter.clone(), rulebook, metrics(), Arc::clone(&users));
+                resp::RespHandler::new(limiter.clone(), rulebook, metrics(), Arc::clone(&users))
+                    .noting(denials.clone());
             let mut protocols = vec![
                 (Front::Http(Rc::new(http)), context(of_http, &tls_of_http)),
                 (Front::Grpc(Rc::new(grpc)), context(of_grpc, &tls_of_grpc).for_proxies()),
@@ -103,32 +108,49 @@ impl<S: Backend> Server<S> {
         Workers::start("worker", settings.workers, &self.clock, &self.drain, make)
     }
 
-    /// The worker of the admin listener. It is a separate thread, so a slow request of an operator delays no other listener.
-    pub(super) fn admin_worker(
+    /// The worker of the admin and the metrics listener. It is a separate thread, so a slow request of an operator delays no
+    /// other listener. `admin`: where the admin listener listens, if it is on.
+    pub(super) fn operators_worker(
         &self,
-        address: SocketAddr,
-        tokens: admin::Tokens,
+        admin: Option<(SocketAddr, admin::Tokens)>,
     ) -> Result<Workers, Failure> {
-        let handler = admin::AdminHandler::new(
-            self.limiter.clone(),
-            Arc::clone(&self.rulebook),
-            (Arc::clone(&self.metrics), Arc::clone(&self.health), Arc::clone(&self.budget)),
-            tokens,
-            (address, &self.settings.admin_hosts),
-        )?
-        .with_rule_files(self.rule_files.clone())
-        .with_proxy_budget(self.proxy_budget.clone())
-        .with_upstreams(self.routes.clone());
-        let (handler, timeouts) = (Arc::new(handler), self.settings.admin.timeouts);
-        let tls = self.tls(&self.settings.admin, &[b"http/1.1"])?;
+        let page = Arc::new(self.metrics_page());
+        let handler = admin.map(|(address, tokens)| {
+            let hosts = (address, &*self.settings.admin_hosts);
+            admin::AdminHandler::new(Arc::clone(&page), tokens, hosts).map(Arc::new)
+        });
+        let (handler, timeouts) = (handler.transpose()?, self.settings.admin.timeouts);
+        let tls_of_metrics = self.tls(&self.settings.metrics, &[b"http/1.1"])?;
+        let tls_of_admin = self.tls(&self.settings.admin, &[b"http/1.1"])?;
         let metrics = Arc::clone(&self.metrics);
         let budget = Budget::new(bounds::OPERATORS_BUDGET);
         let make = move || -> Protocols<Front<S>> {
-            let shared = (Arc::clone(&metrics), Arc::clone(&budget));
-            let context = ListenerContext::new(timeouts, Versions::One, shared);
-            vec![(Front::Admin(Arc::clone(&handler)), context.with_tls(tls.clone()))]
+            let context = |tls: &Option<TlsAcceptor>| {
+                let shared = (Arc::clone(&metrics), Arc::clone(&budget));
+                ListenerContext::new(timeouts, Versions::One, shared).with_tls(tls.clone())
+            };
+            let mut protocols = vec![(Front::Metrics(Arc::clone(&page)), context(&tls_of_metrics))];
+            // The last one, because its index must not depend on whether it is on.
+            let admin = handler.iter().map(|handler| Front::Admin(Arc::clone(handler)));
+            protocols.extend(admin.map(|front| (front, context(&tls_of_admin))));
+            protocols
         };
         Ok(Workers::start("operators", 1, &self.clock, &self.drain, make)?)
+    }
+
+    fn metrics_page(&self) -> MetricsPage<S> {
+        MetricsPage {
+            limiter: self.limiter.clone(),
+            rulebook: Arc::clone(&self.rulebook),
+            rule_files: self.rule_files.clone(),
+            upstreams: self.routes.clone(),
+            metrics: Arc::clone(&self.metrics),
+            health: Arc::clone(&self.health),
+            budget: Arc::clone(&self.budget),
+            proxy_budget: self.proxy_budget.clone(),
+            certificate: self.certificate.clone(),
+            clock: self.clock.clone(),
+        }
     }
 
     /// The TLS acceptor of a listener, if it uses TLS.

@@ -3,14 +3,15 @@
 
 use super::{Failure, Server, named};
 use crate::backend::Backend;
+use crate::denial_log::Denials;
 use crate::files;
 use crate::front::Front;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::net::{IsTrustedProxy, client_tls};
 use crate::proxy::{
-    self, AccessLogPlace, AccessLogWriter, LiveKeys, LiveRoutes, Proxy, ProxyOptions, RequestIds,
-    Routes, TokenVerifier,
+    self, AccessLogWriter, LiveKeys, LiveRoutes, Proxy, ProxyOptions, RequestIds, Routes,
+    TokenVerifier,
 };
 use crate::rulebook::TokenKeys;
 use crate::settings::Settings;
@@ -65,12 +66,8 @@ pub(super) fn open_access_log(
     let place = settings.access_log.as_ref().filter(|_| settings.proxy.address.is_some());
     let Some(place) = place else { return Ok(None) };
     let sample = u64::try_from(settings.access_log_sample).unwrap_or(1);
-    let path = match place {
-        AccessLogPlace::Stdout => Path::new("stdout"),
-        AccessLogPlace::File(path) => path,
-    };
     let log = AccessLogWriter::start(place, sample, clock, reports);
-    log.map(Some).map_err(named("proxy.access_log", path))
+    log.map(Some).map_err(named("proxy.access_log", place.path()))
 }
 
 /// Reads the routes file again. If it is not valid, the old routes stay in force, and the log and `/ready` say why.
@@ -123,6 +120,7 @@ pub(super) struct ProxyMaker<S> {
     next_prefix: AtomicU64,
     metrics: Arc<Metrics>,
     access_log: Option<AccessLogWriter>,
+    denials: Denials,
     keys: Option<Arc<LiveKeys>>,
     clock: Clock,
     /// Whether connections begin with a PROXY header.
@@ -146,7 +144,8 @@ impl<S: Backend> ProxyMaker<S> {
         let access_log = self.access_log.as_ref().map(AccessLogWriter::of_worker);
         let clock = || self.clock.clone();
         let verifier = self.keys.clone().map(|keys| TokenVerifier::new(keys, clock()));
-        Front::Proxy(Rc::new(proxy.with_access_log(access_log).verifying_by(verifier)))
+        let proxy = proxy.with_access_log(access_log).noting(self.denials.clone());
+        Front::Proxy(Rc::new(proxy.verifying_by(verifier)))
     }
 }
 
@@ -166,6 +165,7 @@ impl<S: Backend> Server<S> {
             next_prefix: AtomicU64::new(prefix),
             metrics: Arc::clone(&self.metrics),
             access_log: self.access_log.clone(),
+            denials: self.denials.clone(),
             keys: self.keys.clone(),
             clock: self.clock.clone(),
             is_behind_load_balancers: self.settings.proxy_protocol,

@@ -1,22 +1,26 @@
 //! Startup: everything that can fail happens before the first connection is accepted: files, secret, policy, store.
 
+use super::greeting::absolute;
 use super::proxy::{open_access_log, read_keys, read_routes, token_keys};
 use super::{Failure, Server, named};
 use crate::backend::Backend;
+use crate::denial_log::Denials;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::net::{Budget, Certificate, Drain};
 use crate::proxy::{LiveKeys, LiveRoutes};
 use crate::rule_files::{self, RuleFiles, RuleFolder, Texts};
 use crate::rulebook::{self, DEFAULT_POLICY, Rulebook, RulebookContext};
-use crate::settings::{RedisOptions, Settings, StoreUrl, reference};
-use crate::shared_store::known_nodes;
+use crate::settings::{RedisOptions, SECRET, Settings, StoreUrl, reference};
+use crate::shared_store::{known_nodes, node_id};
 use crate::{files, log};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tidegate::{Clock, Limiter, Memory, Policy, Secret};
-use tidegate_store::{Damage, Durable, DurableSettings, Recovered, Redis, RedisSettings, RedisTls};
+use tidegate_store::{
+    Damage, Durable, DurableSettings, Recovered, Redis, RedisSettings, RedisTls, StoreError,
+};
 use tonic_health::server::HealthReporter;
 
 /// Reading a data directory of more bytes than this takes a while, so it shows its progress.
@@ -32,8 +36,11 @@ pub(crate) async fn start(settings: Settings, out: &mut impl Write) -> Result<()
     // Held until the server ends.
     let _lock = files::lock_folder(&settings.data_dir).map_err(&data_dir)?;
     drop(data_dir);
-    let secret = Secret::load_or_create(&settings.secret_file)
-        .map_err(named("secret_file", &settings.secret_file))?;
+    let secret = match settings.secret.clone() {
+        Some(secret) => secret,
+        None => Secret::load_or_create(&settings.secret_file)
+            .map_err(named("secret_file", &settings.secret_file))?,
+    };
     let read = |files| Certificate::read(files, clock.clone());
     let certificate = settings.tls.clone().map(read).transpose()?;
     let text = policy_text(settings.policy.as_deref())?;
@@ -85,11 +92,13 @@ impl Prepared {
                 self.serve(store, out).await
             }
             StoreUrl::Redis(url) => {
-                let known_nodes = known_nodes(&self.settings.data_dir);
+                let data_dir = &self.settings.data_dir;
+                let (known_nodes, node_id) = (known_nodes(data_dir), Some(node_id(data_dir)?));
                 let redis = redis_settings(&url, &self.settings.redis)?;
-                let redis = RedisSettings { known_nodes, ..redis };
+                let redis = RedisSettings { known_nodes, node_id, ..redis };
                 let store = Redis::open(&redis, &self.secret).await;
-                self.serve(store.map_err(|error| format!("store: {error}"))?, out).await
+                let store = store.map_err(|error| advised(&self.settings, &error))?;
+                self.serve(store, out).await
             }
         }
     }
@@ -160,7 +169,12 @@ impl Prepared {
         let (budget, drain) = (Budget::new(settings.connection_budget), Drain::default());
         let proxy_budget = routes.is_some().then(|| Budget::new(settings.proxy_buffer_budget));
         let reports = (Arc::clone(&metrics), Arc::clone(&health));
-        let access_log = open_access_log(&settings, &clock, reports)?;
+        let access_log = open_access_log(&settings, &clock, reports.clone())?;
+        let denials = match &settings.denial_log {
+            None => Denials::default(),
+            Some(log) => Denials::start(log, (&clock, &secret), reports)
+                .map_err(named("denial_log", log.place.path()))?,
+        };
         let shared = Server {
             settings,
             clock,
@@ -174,6 +188,7 @@ impl Prepared {
             certificate,
             routes,
             access_log,
+            denials,
             keys,
             budget,
             proxy_budget,
@@ -181,6 +196,23 @@ impl Prepared {
         };
         shared.serve(out).await
     }
+}
+
+/// Why the store cannot be used. If it belongs to nodes with another secret, also how to give their secret to this node.
+pub(super) fn advised(settings: &Settings, error: &StoreError) -> String {
+    let advice = match (error, &settings.secret) {
+        (StoreError::OtherSecret, Some(_)) => format!(
+            "\n{SECRET} has the secret of this node; set it to what `tidegate secret show` prints on a node that uses the store already, or use another database"
+        ),
+        (StoreError::OtherSecret, None) => {
+            let path = absolute(&settings.secret_file);
+            format!(
+                "\nthe secret of this node is in {path}; copy that file from a node that uses the store already: `tidegate secret show` prints it there, and `tidegate secret set --replace --secret-file {path}` reads it here. Or set {SECRET} on all nodes, or use another database"
+            )
+        }
+        (_, _) => String::new(),
+    };
+    format!("store: {error}{advice}")
 }
 
 /// Logs which environment variables of Envoy's reference service are set, since they have no effect.
@@ -194,7 +226,7 @@ fn warn_of_variables() {
 }
 
 /// The settings of the Redis store, with the certificates read from their files.
-fn redis_settings(url: &str, options: &RedisOptions) -> Result<RedisSettings, Failure> {
+pub(super) fn redis_settings(url: &str, options: &RedisOptions) -> Result<RedisSettings, Failure> {
     let read = |setting, path: &PathBuf| std::fs::read(path).map_err(named(setting, path));
     let ca_file = options.ca_file.as_ref().map(|path| read("redis.ca_file", path));
     let client = options.certificate.as_ref().map(|(certificate, key)| {
@@ -211,7 +243,7 @@ fn redis_settings(url: &str, options: &RedisOptions) -> Result<RedisSettings, Fa
     })
 }
 
-fn policy_text(path: Option<&Path>) -> io::Result<Vec<u8>> {
+pub(super) fn policy_text(path: Option<&Path>) -> io::Result<Vec<u8>> {
     match path {
         None => Ok(DEFAULT_POLICY.as_bytes().to_vec()),
         Some(path) => {
@@ -221,7 +253,9 @@ fn policy_text(path: Option<&Path>) -> io::Result<Vec<u8>> {
 }
 
 /// The rule files, if they are configured; or all their errors.
-fn read_rules(settings: &Settings) -> Result<Option<(RuleFolder, Texts, Policy)>, Failure> {
+pub(super) fn read_rules(
+    settings: &Settings,
+) -> Result<Option<(RuleFolder, Texts, Policy)>, Failure> {
     let Some(path) = settings.envoy_config.clone() else { return Ok(None) };
     let folder = RuleFolder { path, merge_domains: settings.merge_domains };
     let texts = folder.texts().map_err(|error| format!("envoy.config: {error}"))?;
@@ -231,14 +265,10 @@ fn read_rules(settings: &Settings) -> Result<Option<(RuleFolder, Texts, Policy)>
 }
 
 /// The policy; or all its errors, as `tidegate policy lint` prints them.
-fn read_policy(path: Option<&Path>, text: &[u8]) -> Result<Policy, Failure> {
+pub(super) fn read_policy(path: Option<&Path>, text: &[u8]) -> Result<Policy, Failure> {
     let name = path.map_or("the default policy".to_owned(), |path| path.display().to_string());
-    let policy = Policy::parse(text).map_err(|error| {
+    Policy::parse(text).map_err(|error| {
         let lines = error.problems().iter().map(|problem| format!("{name}:{problem}"));
-        lines.collect::<Vec<_>>().join("\n")
-    })?;
-    for warning in policy.warnings() {
-        tracing::warn!("{name}:{warning}");
-    }
-    Ok(policy)
+        lines.collect::<Vec<_>>().join("\n").into()
+    })
 }

@@ -54,6 +54,14 @@ impl<S: Backend> Server<S> {
         }
     }
 
+    /// Closes each minute of the denial log.
+    pub(super) fn watch_denials(&self) {
+        let denials = self.denials.clone();
+        supervised("watching the denial log", Arc::clone(&self.metrics), move || {
+            denials.clone().watch_minutes()
+        });
+    }
+
     /// Watches the health of a store outside this process.
     pub(super) fn watch_store(&self) {
         if !S::WATCHED {

@@ -45,18 +45,39 @@ fn an_override_counts_for_the_next_request_and_for_nobody_else() {
     assert_eq!(limit(&mut client, "/calls", "bob"), 2);
     let limits = json!([{ "rate": "5/h", "algorithm": "sliding_log" }]);
     assert_eq!(put(&mut operator, "overrides", &alice(limits)).status, 200);
-    // This is another algorithm than that of 7/h, and the same as in the rule: what was counted under the rule still
-    // counts.
+    // What was counted under the rule and under 7/h still counts.
     let verdict = check(&mut client, "/calls", "alice");
     assert_eq!(
         (&verdict["limits"][0]["limit"], &verdict["limits"][0]["remaining"]),
-        (&json!(5), &json!(3))
+        (&json!(5), &json!(2))
     );
     assert_eq!(put(&mut operator, "overrides", &alice(json!("unlimited"))).status, 200);
     assert_eq!(check(&mut client, "/calls", "alice")["limits"], json!([]));
     assert_eq!(put(&mut operator, "overrides", &alice(Value::Null)).status, 200);
     assert_eq!(limit(&mut client, "/calls", "alice"), 2);
     assert_eq!(operator.get("/admin/v1/control").json()["overrides"], json!([]));
+}
+
+/// The rule counts by a sliding log. `7/h` in an override was a token bucket with a state of its own, so a customer whose limit
+/// was raised got a fresh allowance. Another algorithm must be written out.
+#[test]
+fn raising_a_limit_grants_no_fresh_allowance() {
+    let (_server, mut client, mut operator) = start();
+    let passed = |client: &mut Client| {
+        (0..20).filter(|_| check(client, "/calls", "alice")["allowed"] == true).count()
+    };
+    assert_eq!(passed(&mut client), 2);
+    for (limits, more, algorithm) in [
+        (json!(["7/h"]), 5, "sliding_log"),
+        (json!([{ "rate": "9/h" }]), 2, "sliding_log"),
+        (json!([{ "rate": "4/h", "algorithm": "token_bucket" }]), 4, "token_bucket"),
+    ] {
+        let over = json!({ "rule": "calls", "key": { "user": "alice" }, "limits": limits });
+        assert_eq!(put(&mut operator, "overrides", &over).status, 200);
+        assert_eq!(passed(&mut client), more, "{over}");
+        let verdict = check(&mut client, "/calls", "alice");
+        assert_eq!(verdict["limits"][0]["algorithm"], algorithm);
+    }
 }
 
 /// Two overrides name the same number of attributes, but different ones, so both could apply to one request. The

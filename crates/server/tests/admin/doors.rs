@@ -24,7 +24,7 @@ fn routes() -> Vec<Route> {
         Route { method, path, operator: !looks }
     };
     let routes: Vec<Route> = rows.map(route).collect();
-    assert_eq!(routes.len(), 19);
+    assert_eq!(routes.len(), 20);
     routes
 }
 
@@ -293,7 +293,7 @@ fn foreign_pages_and_hosts_come_first() {
     assert_eq!(client.receive().unwrap().unwrap().status, 421);
     let mut operator = Operator::of(&doors.server);
     assert_eq!(operator.metric("tidegate_refused_total{reason=\"unauthorized\"}"), 0);
-    assert_eq!(operator.metric("tidegate_refused_total{reason=\"foreign\"}"), 2 * 19 * 9 + 1);
+    assert_eq!(operator.metric("tidegate_refused_total{reason=\"foreign\"}"), 2 * 20 * 9 + 1);
     doors.unchanged();
 }
 

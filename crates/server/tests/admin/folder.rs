@@ -243,6 +243,33 @@ fn what_could_never_match_is_refused() {
 
 // === environment ===
 
+/// A text greeting on the standard output came before the first line of a JSON log, and programs that read both streams of a
+/// container failed at it. With a JSON log, the greeting is one of its lines.
+#[test]
+fn a_server_that_logs_json_prints_nothing_else() {
+    let server = folder("json");
+    let log = fs::File::create(server.join("log")).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["serve", "--http-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
+        .args(["--resp-listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0", "--data-dir"])
+        .arg(server.join("data"))
+        .stdout(log.try_clone().unwrap())
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    let greeting = crate::support::greeting(&server.join("log"), &mut child);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    for name in ["http", "admin", "resp", "grpc", "data", "tidegate"] {
+        assert!(greeting[name].is_string(), "{name}: {greeting}");
+    }
+    let log = fs::read_to_string(server.join("log")).unwrap();
+    for line in log.lines() {
+        assert!(serde_json::from_str::<Value>(line).is_ok(), "{line}");
+    }
+    fs::remove_dir_all(&server).unwrap();
+}
+
 /// If its greeting could not be written, the server once ended immediately, with exit code 0.
 #[test]
 fn a_greeting_that_cannot_be_written_is_no_reason_to_stop() {
@@ -252,6 +279,7 @@ fn a_greeting_that_cannot_be_written_is_no_reason_to_stop() {
         .args(["serve", "--http-listen", "127.0.0.1:0", "--admin-listen", "off"])
         .args(["--resp-listen", "off", "--grpc-listen", "off", "--data-dir"])
         .arg(folder.join("data"))
+        .args(["--log-format", "text"])
         .stdout(Stdio::piped())
         .stderr(log)
         .spawn()
@@ -260,9 +288,10 @@ fn a_greeting_that_cannot_be_written_is_no_reason_to_stop() {
     let address = loop {
         assert_eq!(child.try_wait().unwrap(), None, "it has ended");
         let log = fs::read_to_string(folder.join("log")).unwrap();
-        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        if let Some(line) = lines.into_iter().find(|line| line["message"] == "serving") {
-            break line["http"].as_str().unwrap().parse().unwrap();
+        let rest = log.split("serving").nth(1).and_then(|rest| rest.split(" http=").nth(1));
+        if let Some(address) = rest.and_then(|rest| rest.split_whitespace().next()) {
+            assert!(log.contains("the greeting could not be written"), "{log}");
+            break address.parse().unwrap();
         }
         std::thread::yield_now();
     };

@@ -6,7 +6,8 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Starts a server that is expected to fail. If it prints its greeting, it is stopped and the test fails.
+/// Starts a server that is expected to fail. If it prints its greeting, it is stopped and the test fails. (With a JSON log the
+/// greeting would be a line of the log.)
 pub(crate) fn serve(folder: &Path, flags: &[&str]) -> Output {
     let data = folder.join("data");
     let usual = [
@@ -21,6 +22,7 @@ pub(crate) fn serve(folder: &Path, flags: &[&str]) -> Output {
         .arg("serve")
         .args(usual)
         .args(flags)
+        .env("TIDEGATE_LOG_FORMAT", "text")
         .current_dir(folder)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

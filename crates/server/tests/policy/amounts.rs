@@ -1,7 +1,8 @@
 //! Mistakes in words, percentages, rates and their options, tiers and overrides.
 
 use crate::run::{
-    LIMIT, OPTION, OVERRIDE, SETTING, Scratch, TIER, TOP, accepted, check_row, check_table,
+    ANYTHING, LIMIT, OPTION, OVERRIDE, RULE, SETTING, Scratch, TIER, TOP, accepted, check_row,
+    check_table,
 };
 
 #[test]
@@ -26,7 +27,9 @@ mode: sotf         => 48 `mode` is `hard` or ¤, not `sotf`, did you mean `soft`
 mode: Hard         => 48 `mode` is `hard` or ¤, not `Hard`, did you mean `hard`?
 mode: {}           => 48 `mode` is `hard` or ¤: one of them, not 0
 mode: [hard]       => 48 `mode` is `hard` or ¤, not a list
-mode: { soft: 10 } => 56 `soft` is `1%` to `900%`, not `10`
+mode: { soft: 10 } => 56 `soft` is `1%` to `900%`, not `10`; write `10%`
+mode: { soft: 10 % } => 56 `soft` is `1%` to `900%`, not `10 %`; write `10%`
+mode: { soft: 1000 } => 56 `soft` is `1%` to `900%`, not `1000`
 mode: { soft: 0% } => 56 `soft` is `1%` to `900%`, not `0%`
 mode: { elastic: 200% } => 59 `elastic` is a map with keys such as `up_to`, `while`, not a text
 mode: { elastic: { up_to: 99%, while: load < 1 } } => 68 `up_to` is `101%` to `1000%`, not `99%`
@@ -107,7 +110,9 @@ fn invalid_rates_are_refused_with_a_suggestion() {
 true          => 36 `true` is not a valid rate
 15/           => 36 unknown period ``
 15 / s        => 36 `15 ` is not a valid amount
-15/m          => 36 unknown period `m`; did you mean `min`?
+15/m          => 36 unknown period `m`; write `min` for minutes, or `calendar-month` for months
+15/5m         => 36 unknown period `m`; write `min` for minutes, or `calendar-month` for months
+100/d         => 36 unknown period `d`; did you mean `day`?
 15/M          => 36 unknown period `M`; did you mean `calendar-month`?
 15/sec        => 36 unknown period `sec`; did you mean `s`?
 15/hour       => 36 unknown period `hour`; did you mean `h`?
@@ -146,6 +151,8 @@ align: first => 49 `align` belongs to fixed_window; this limit is a token_bucket
 algorithm: sliding_log, burst: 5          => 73 `burst` belongs to token_bucket; this limit is a sliding_log
 algorithm: leaky_bucket, refill: interval => 74 `refill` belongs to token_bucket; this limit is a leaky_bucket
 algorithm: token-bucket   => 60 `algorithm` is ¤, not `token-bucket`, did you mean `token_bucket`?
+algorithm: sliding_window => 60 several algorithms are called a sliding window; write `sliding_log` (exact; for large amounts `sliding_buckets`) or `sliding_weighted` (an estimate, in less memory)
+algorithm: sliding-window => 60 several algorithms are called a sliding window
 algorithm: gcra           => 60 `algorithm` is `fixed_window` or ¤, not `gcra`
 algorithm: [token_bucket] => 60 `algorithm` is `fixed_window` or ¤, not a list
 refill: intervall         => 57 `refill` is ¤, not `intervall`, did you mean `interval`?
@@ -181,8 +188,8 @@ fn invalid_tiers_are_refused() {
         "tiers",
         TIER,
         "
-pr: unlimited       => 51 unknown tier `pr`, did you mean `pro`?
-gold: unlimited     => 51 unknown tier `gold`
+pr: unlimited       => 51 unknown tier `pr`, did you mean `pro`?; the tiers are `free`, `pro`
+gold: unlimited     => 51 unknown tier `gold`; the tiers are `free`, `pro`
 pro: unlimted       => 56 a tier is `unlimited` or ¤, not `unlimted`, did you mean `unlimited`?
 pro: 10             => 56 a tier is `unlimited` or `{ scale: … }` or `{ limits: … }`, not `10`
 pro: [1/s]          => 56 a tier is ¤, not a list
@@ -221,6 +228,41 @@ tiers: [free]                               => 8 `tiers` is a map with keys such
     check_row("tiers-none", SETTING, "tiers: { pro: unlimited }", unknown);
 }
 
+/// `limits: unlimited` was answered with "write `[unlimited]`", which was refused as well.
+#[test]
+fn what_an_unlimited_rule_cannot_have_is_refused() {
+    check_table(
+        "unlimited",
+        RULE,
+        "
+name: a, key: [ip], limits: unlimted               => 35 unknown word `unlimted`, did you mean `unlimited`?
+name: a, key: [ip], limits: [unlimited]            => 36 `unlimited` stands in place of the list; write `limits: unlimited`
+name: a, key: [ip], limits: none                   => 35 `limits` is a list of rates, such as `[15/s]`, or `unlimited`, not `none`
+name: a, limits: unlimited, mode: { soft: 10% }    => 35 `mode` has no effect with `limits: unlimited`; remove it
+name: a, limits: unlimited, on_limit: reject       => 35 `on_limit` has no effect with `limits: unlimited`; remove it
+name: a, limits: unlimited, shadow: true           => 35 `shadow` has no effect with `limits: unlimited`; remove it
+name: a, limits: unlimited, consistency: lease     => 35 `consistency` has no effect with `limits: unlimited`; remove it
+name: a, limits: unlimited, overrides: [{ key: { user: x }, limits: [1/s] }] => 5 a rule with `limits` needs the key `key`
+",
+    );
+    let frame = "version: 1\ntiers: { default: free, known: [free] }\nrules:\n  - { name: a, limits: unlimited, tiers: { free: ¤ } }\n";
+    check_table(
+        "unlimited-tier",
+        frame,
+        "
+{ limits: [1/s] } => 5 a rule with `limits` needs the key `key`
+{ scale: 2 }      => 42 `scale` has no effect with `limits: unlimited`
+",
+    );
+    let scratch = Scratch::new("unlimited-right");
+    for key in ["", "key: [user], "] {
+        let rule = format!("name: a, match: {{ path: /a }}, {key}limits: unlimited, stop: true");
+        let other = "  - { name: b, key: [ip], limits: [1/s] }\n";
+        let content = format!("{}{other}", RULE.replace(ANYTHING, &rule));
+        assert_eq!(accepted(&scratch, content), [""; 0], "{rule}");
+    }
+}
+
 #[test]
 fn overrides_that_never_apply_are_refused() {
     check_table(
@@ -235,6 +277,8 @@ alice                                 => 60 an override is a map with keys such 
 { key: { user: '' }, limits: [1/s] }  => 75 `user` must not be empty; an empty value counts as absent
 { key: { user: x }, limits: [] }      => 88 `limits` is empty
 { key: { user: x }, limits: 5/s }     => 88 `limits` is a list; write `[5/s]`
+{ key: { user: x }, limits: 5 }       => 88 `limits` is a list of rates, such as `[15/s]`, or `unlimited`, not `5`
+{ key: { user: x }, limits: [unlimited] } => 89 `unlimited` stands in place of the list; write `limits: unlimited`
 { key: { tenant: x }, limits: [1/s] } => ¤ `tenant` is not part of the rule's key [user, ip], so this override would never apply
 { key: { ip: 10.0.0.0/64 }, limits: [1/s] } => 60 `10.0.0.0/64` is not a valid value of `ip`: write an address, or an IPv6 network of 64 bits
 { key: { user: x }, limits: unlimted } => 88 unknown word `unlimted`, did you mean `unlimited`?

@@ -19,7 +19,9 @@ fn create_url(words: &str) -> String {
     let post = ["ip=203.0.113.7", "method=POST", "path=/urls"];
     let post = post.into_iter().filter(|word| !given.contains(&name(word)));
     let text = explained(&post.chain(words.split_whitespace()).collect::<Vec<_>>());
-    let anonymous = "✓ anonymous   ip=203.0.113.7\n    15/s token_bucket, from rule\n";
+    let of_health = |line: &&str| line.starts_with("✗ health");
+    let text: String = text.split_inclusive('\n').filter(|line| !of_health(line)).collect();
+    let anonymous = "✓ anonymous   ip=203.0.113.7\n    15 per s  token_bucket  from rule\n";
     text.strip_suffix(anonymous).unwrap_or_else(|| panic!("{text}")).to_owned()
 }
 
@@ -31,9 +33,9 @@ fn explain_says_where_limits_come_from() {
             "tier free
 priority high
 ✓ create-url  user=bob
-    2/s token_bucket, from rule
-    10/min sliding_weighted, from rule
-    500/h sliding_buckets, 60 buckets, from rule
+    2 per s     token_bucket                 from rule
+    10 per min  sliding_weighted             from rule
+    500 per h   sliding_buckets, 60 buckets  from rule
     priority: high
 ",
         ),
@@ -42,9 +44,9 @@ priority high
             "tier pro
 priority high
 ✓ create-url  user=bob
-    20/s token_bucket, from tier pro
-    100/min sliding_weighted, from tier pro
-    5000/h sliding_buckets, 60 buckets, from tier pro
+    20 per s     token_bucket                 from tier pro
+    100 per min  sliding_weighted             from tier pro
+    5000 per h   sliding_buckets, 60 buckets  from tier pro
     priority: high
 ",
         ),
@@ -53,7 +55,7 @@ priority high
             "tier enterprise
 priority high
 ✓ create-url  user=bob
-    unlimited, from tier enterprise
+    unlimited  from tier enterprise
     priority: high
 ",
         ),
@@ -62,7 +64,8 @@ priority high
             "tier pro
 priority high
 ✓ create-url  user=alice
-    1000/s token_bucket, from override
+    1000 per s  token_bucket                 from override
+    5000 per h  sliding_buckets, 60 buckets  from override
     priority: high
 ",
         ),
@@ -70,6 +73,15 @@ priority high
         assert_eq!(create_url(words), expected, "{words}");
     }
     assert!(explained(&["ip=2001:db8:1:2:3::9"]).contains("✓ anonymous   ip=2001:db8:1:2::/64\n"));
+    let health = explained(&["ip=203.0.113.7", "path=/healthz"]);
+    assert!(
+        health.contains("    unlimited  from rule\n    stop: later rules are skipped\n"),
+        "{health}"
+    );
+    assert!(
+        health.ends_with("✗ anonymous   `health` applied first and has `stop: true`\n"),
+        "{health}"
+    );
 }
 
 #[test]
@@ -115,14 +127,14 @@ fn explain_says_the_same_in_json() {
     let words = ["--json", "ip=203.0.113.7", "method=POST", "path=/urls", "user=bob", "tier=pro"];
     let json: Value = serde_json::from_str(&explained(&words)).unwrap();
     assert_eq!(json["tier"], "pro");
-    let create = &json["rules"][0];
+    let create = &json["rules"][1];
     assert_eq!((&create["rule"], &create["applies"]), (&"create-url".into(), &true.into()));
     assert_eq!((&create["key"], &create["from"]), (&"user=bob".into(), &"tier pro".into()));
     assert_eq!(create["limits"][0], "20/s token_bucket");
-    assert_eq!(json["rules"][1]["from"], "rule");
+    assert_eq!(json["rules"][2]["from"], "rule");
     let json: Value = serde_json::from_str(&explained(&["--json", "user=bob"])).unwrap();
-    assert_eq!(json["rules"][1]["applies"], false);
-    assert_eq!(json["rules"][1]["why"], "the request has no `ip`, which the key needs");
+    assert_eq!(json["rules"][2]["applies"], false);
+    assert_eq!(json["rules"][2]["why"], "the request has no `ip`, which the key needs");
 }
 
 #[test]
@@ -139,7 +151,7 @@ rules:
     let output = tidegate(&["explain", &file, "user=bob", "ip=203.0.113.7"]);
     let expected = "✗ off    the rule is disabled
 ✓ users  user=bob
-    2/s token_bucket, from rule
+    2 per s  token_bucket  from rule
     soft: 10 % more pass, marked as over the limit
     stop: later rules are skipped
 ✗ rest   `users` applied first and has `stop: true`
@@ -149,7 +161,7 @@ rules:
     let expected = "✗ off    the rule is disabled
 ✗ users  the request has no `user`, which the key needs
 ✓ rest   ip=203.0.113.7
-    3/s token_bucket, from rule
+    3 per s  token_bucket  from rule
     shadow: counts and reports, but denies nothing
 ";
     assert_eq!(stdout(&output), expected);

@@ -12,7 +12,7 @@ use std::process::Command;
 fn the_policy_that_shows_the_whole_language_is_valid() {
     let output = bounded(&["lint", POLICY]);
     assert!(output.status.success(), "{output:?}");
-    assert!(stdout(&output).ends_with("2 rules, no problems found\n"), "{output:?}");
+    assert!(stdout(&output).ends_with("3 rules, no problems found\n"), "{output:?}");
     assert!(tidegate(&["lint", "--deny-warnings", POLICY]).status.success());
 }
 

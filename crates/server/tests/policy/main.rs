@@ -9,6 +9,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
+    clippy::print_stdout,
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
     reason = "a test fails loudly"
@@ -21,6 +22,7 @@ mod giants;
 mod import;
 mod keys;
 mod run;
+mod timelines;
 mod together;
 mod warnings;
 mod who;

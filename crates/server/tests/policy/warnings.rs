@@ -3,7 +3,7 @@
 use crate::run::{POLICY, Scratch, complaints, fits, same_in_json, tidegate};
 use serde_json::Value;
 
-const WARNED: [(&str, &str); 15] = [
+const WARNED: [(&str, &str); 17] = [
     (
         "rules: [{ name: a, key: [ip], limits: [1/s, 100/min] }]",
         "2:9: warning: rule `a`: `100/min` has no effect, because `1/s` is stricter",
@@ -42,7 +42,7 @@ const WARNED: [(&str, &str); 15] = [
     ),
     (
         "rules: [{ name: a, match: { tier: gold }, key: [ip], limits: [1/s] }]",
-        "2:9: warning: rule `a`: there is no tier `gold`; list it under `tiers`",
+        "2:9: warning: rule `a`: there is no tier `gold`; list the tiers above the rules",
     ),
     (
         "rules: [{ name: a, when: 'cost > 1 and pth == \"/x\"', key: [ip], limits: [1/s] }]",
@@ -59,6 +59,14 @@ const WARNED: [(&str, &str); 15] = [
     (
         "identity: { trusted: everyone }\nrules: [{ name: a, key: [ip], limits: [1/s] }]",
         "¤ warning: `trusted: everyone`: every client that reaches this port can forge these headers",
+    ),
+    (
+        "identity: { api_key: { from: 'header:x-api-key', peers: any } }\nrules: [{ name: a, key: [api_key|ip], limits: [1/s] }]",
+        "3:9: warning: rule `a`: `api_key` is read from every peer (`peers: any`), so a client that invents values gets a new counter for each of them; add a rule with `key: [ip]`",
+    ),
+    (
+        "rules: [{ name: a, key: [ip], limits: [{ rate: 3/min, algorithm: sliding_log }], overrides: [{ key: { ip: 192.0.2.1 }, limits: [{ rate: 4/min, algorithm: token_bucket }] }] }]",
+        "2:9: warning: rule `a`: an override: `4/min` is a token_bucket, but `3/min` of the rule, which it replaces, is a sliding_log",
     ),
     (
         "identity: { ip: { ipv6_prefix: 128 } }\nrules: [{ name: a, key: [ip], limits: [1/s] }]",

@@ -27,7 +27,23 @@ fn advanced_yaml_is_refused() {
         (good.replace("/p0", "/p0, path: /p0"), "3:37: error: duplicate key `path`"),
         (good.replace(" }\n", "\n"), "4:1: error: while parsing a flow mapping"),
         (good.replace("r0", "\"r0"), "¤ error: ¤"),
-        (good.replace("  - ", "\t- "), "3:2: error: tabs disallowed"),
+        (
+            good.replace("  - ", "\t- "),
+            "3:1: error: a tab in the indentation; YAML is indented by spaces only",
+        ),
+        (
+            "version: 1\nrules:\n  - name: a\n\tkey: [ip]\n\tlimits: [1/s]\n".to_owned(),
+            "4:1: error: a tab in the indentation; YAML is indented by spaces only",
+        ),
+        (
+            "version: 1\nrules:\n  - name: a\n  \t key: [ip]\n".to_owned(),
+            "4:3: error: a tab in the indentation; YAML is indented by spaces only",
+        ),
+        // Between brackets, as in JSON, tabs are allowed, so they are not blamed for another mistake.
+        (
+            "{\n\t\"version\": 1,\n\t\"rules\" []\n}\n".to_owned(),
+            "3:10: error: invalid trailing content",
+        ),
         ("version: 1\n rules: []\n".to_owned(), "2:7: error: mapping values are not allowed"),
         ("version:1\nrules: []\n".to_owned(), "2:6: error: mapping values are not allowed"),
         (String::new(), "1:1: error: the file is empty; a policy needs `version` and `rules`"),

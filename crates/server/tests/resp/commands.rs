@@ -250,6 +250,82 @@ fn a_reset_gives_everything_back() {
     assert!(matches!(talk.ask("TG.RESET nothing user u"), Said::Error(_)));
 }
 
+/// A client library that is used to redis-cell deletes a key to reset it. `DEL` was an unknown command, so the counter of a
+/// `CL.THROTTLE` key could not be reset at all. It deletes the counter, whatever limit the command named.
+#[test]
+fn del_resets_the_keys_of_cl_throttle() {
+    let server = server();
+    let mut talk = server.talk();
+    let limited = |talk: &mut Talk, words: &str| numbers(&talk.ask(words))[0];
+    for key in ["a", "b"] {
+        let one = format!("CL.THROTTLE {key} 0 1 3600");
+        assert_eq!((limited(&mut talk, &one), limited(&mut talk, &one)), (0, 1), "{key}");
+    }
+    assert_eq!(limited(&mut talk, "CL.THROTTLE plenty 14 15 60 15"), 0);
+    assert_eq!(talk.ask("DEL a nothing plenty"), number(2));
+    assert_eq!(talk.ask("del a"), number(0));
+    assert_eq!(limited(&mut talk, "CL.THROTTLE a 0 1 3600"), 0);
+    assert_eq!(limited(&mut talk, "CL.THROTTLE b 0 1 3600"), 1);
+    assert_eq!(limited(&mut talk, "CL.THROTTLE plenty 14 15 60 15"), 0);
+    assert_eq!(talk.ask("DEL"), error("ERR wrong number of arguments for 'del' command"));
+    // The counters of the policy are not touched, also if they have the same key.
+    Verdict::ask(&mut talk, "TG.CHECK 2 user u");
+    assert_eq!(talk.ask("DEL u each user"), number(0));
+    assert_eq!(Verdict::ask(&mut talk, "TG.CHECK 1 user u").fields[0], number(0));
+    let lines = server.admin("GET", "/admin/v1/audit", "", "").json();
+    let last = lines.as_array().unwrap().last().unwrap();
+    assert_eq!((&last["what"], &last["details"]["change"]["keys"]), (&"reset".into(), &3.into()));
+    assert!(!lines.to_string().contains("plenty"), "{lines}");
+}
+
+/// The guide lists what a check answers. The list had no priority and no flags at first, so clients read them as something else.
+#[test]
+fn the_guide_lists_the_fields_of_a_check() {
+    let guide = std::fs::read_to_string(crate::support::project("docs/server.md")).unwrap();
+    let table = guide.split("`TG.CHECK` and `TG.PEEK` answer a list of ten values").nth(1).unwrap();
+    let rows: Vec<(usize, &str)> = table
+        .lines()
+        .skip_while(|line| !line.starts_with('|'))
+        .take_while(|line| line.starts_with('|'))
+        .filter_map(|line| {
+            let mut cells = line.trim_matches('|').split('|').map(str::trim);
+            Some((cells.next()?.parse().ok()?, cells.next()?))
+        })
+        .collect();
+    let policy = "
+version: 1
+rules:
+  - { name: jobs, key: [user], limits: [{ concurrent: 5, lease: 20s }], priority: high }
+  - { name: unusual, key: [user], limits: [{ concurrent: 2 }], on_limit: { flag: challenge } }
+";
+    let server = Server::with_policy(policy, &[]);
+    let mut talk = server.talk();
+    for _ in 0..2 {
+        talk.ask("TG.CHECK 1 user u");
+    }
+    let Said::List(fields) = talk.ask("TG.CHECK 1 RECEIPT user u") else { panic!("no list") };
+    // What each row of the guide says, and whether that is what its field has.
+    type Meaning = (&'static str, fn(&Said) -> bool);
+    let means: [Meaning; 11] = [
+        ("allowed", |said| *said == number(1)),
+        ("outcome", |said| *said == text("allow")),
+        ("delay", |said| *said == number(0)),
+        ("retry after", |said| *said == number(0)),
+        ("remaining", |said| *said == number(0)),
+        ("reset after", |said| matches!(said, Said::Number(0..))),
+        ("the rule", |said| *said == text("unusual")),
+        ("the receipt", |said| matches!(said, Said::Text(receipt) if receipt.len() > 20)),
+        ("the name of the priority class", |said| *said == text("high")),
+        ("the flags", |said| *said == Said::List(vec![text("challenge")])),
+        ("the lease", |said| *said == number(20_000)),
+    ];
+    assert_eq!((rows.len(), fields.len()), (means.len(), means.len()), "{rows:?} {fields:?}");
+    for ((row, (name, fits)), field) in rows.iter().zip(means).zip(&fields) {
+        assert!(row.1.starts_with(name) && fits(field), "{row:?}: {field:?}, expected: {name}");
+    }
+    assert!(rows.iter().map(|(place, _)| *place).eq(1..=11), "{rows:?}");
+}
+
 #[test]
 fn mistakes_in_a_check_take_nothing() {
     let server = server();

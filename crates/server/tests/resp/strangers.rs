@@ -109,6 +109,8 @@ fn only_operators_reset() {
     let needs = error("NOPERM TG.RESET needs the role `operator`: see resp.users_file");
     assert_eq!(talk.ask("TG.RESET default ip 203.0.113.7"), needs);
     assert_eq!(talk.ask("tg.reset default ip 203.0.113.7"), needs);
+    let needs = error("NOPERM DEL needs the role `operator`: see resp.users_file");
+    assert_eq!(talk.ask("del 203.0.113.7"), needs);
     talk.ask(&format!("AUTH {OPS}"));
     assert!(
         !matches!(&talk.ask("TG.RESET default ip 203.0.113.7"), Said::Error(text) if text.starts_with("NOPERM"))

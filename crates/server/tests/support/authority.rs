@@ -22,6 +22,16 @@ impl Authority {
         Self { folder, issuer: Issuer::new(params, key) }
     }
 
+    /// Creates a self-signed certificate and its key, in files of this name.
+    pub(crate) fn sign_itself(&self, name: &str, kind: IsCa) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        params.is_ca = kind;
+        let own = params.self_signed(&key).unwrap();
+        std::fs::write(self.path(&format!("{name}.key")), key.serialize_pem()).unwrap();
+        std::fs::write(self.path(&format!("{name}.pem")), own.pem()).unwrap();
+    }
+
     /// Creates a certificate and its key, in files of this name.
     pub(crate) fn sign(&self, name: &str) {
         self.sign_until(name, &["localhost", "127.0.0.1"], 4096);

@@ -19,11 +19,11 @@ pub(crate) mod process;
 pub(crate) mod redis;
 pub(crate) mod upstream;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -34,11 +34,11 @@ pub(crate) struct Server {
     pub(crate) admin: SocketAddr,
     pub(crate) resp: SocketAddr,
     pub(crate) proxy: SocketAddr,
+    pub(crate) metrics: SocketAddr,
     /// Its folder: the data directory, and any other files that a test needs.
     pub(crate) folder: PathBuf,
+    /// Its standard output stays open and is not read: a server must not fail because of that.
     child: Child,
-    /// Kept open: a server must not fail because its greeting is not read.
-    _greeting: BufReader<ChildStdout>,
 }
 
 /// The answer of a server.
@@ -119,31 +119,13 @@ impl Server {
             .stderr(log)
             .spawn()
             .unwrap();
-        let mut greeting = BufReader::new(child.stdout.take().unwrap());
-        let (mut http, mut admin, mut resp, mut grpc) = (None, None, None, None);
-        let mut proxy = None;
-        let mut line = String::new();
-        while http.is_none() && greeting.read_line(&mut line).unwrap() > 0 {
-            let address = line.split("://").nth(1).and_then(|rest| rest.split('/').next());
-            let mut words = line.split_whitespace();
-            match words.next() {
-                Some("http") => http = address.and_then(|address| address.parse().ok()),
-                Some("proxy") => proxy = address.and_then(|address| address.parse().ok()),
-                Some("admin") => admin = address.and_then(|address| address.parse().ok()),
-                // It has no scheme of its own.
-                Some("resp") => resp = address.and_then(|address| address.parse().ok()),
-                Some("grpc") => grpc = words.next().and_then(|address| address.parse().ok()),
-                _ => {}
-            }
-            line.clear();
-        }
-        let Some(http) = http else {
-            let _ = child.wait();
-            panic!("no server: {}", std::fs::read_to_string(folder.join("log")).unwrap());
-        };
-        let (admin, resp) = (admin.unwrap_or(http), resp.unwrap_or(http));
-        let (grpc, proxy) = (grpc.unwrap_or(http), proxy.unwrap_or(http));
-        Self { http, admin, resp, grpc, proxy, folder, child, _greeting: greeting }
+        let greeting = greeting(&folder.join("log"), &mut child);
+        let address = |name: &str| greeting[name].as_str().map(|text| text.parse().unwrap());
+        let http = address("http").unwrap();
+        let or_http = |name: &str| address(name).unwrap_or(http);
+        let [admin, resp, grpc, proxy, metrics] =
+            ["admin", "resp", "grpc", "proxy", "metrics"].map(or_http);
+        Self { http, admin, resp, grpc, proxy, metrics, folder, child }
     }
 
     /// Its process number.
@@ -227,6 +209,22 @@ impl Server {
             pause(Duration::from_millis(20));
         }
         panic!("never so: {what}\n{}", self.log());
+    }
+}
+
+/// The line of the log in which a server says where it listens. If the server ends before that, the test fails.
+pub(crate) fn greeting(log: &Path, child: &mut Child) -> serde_json::Value {
+    loop {
+        // In this order: what it has logged before it ended is there.
+        let ended = child.try_wait().unwrap();
+        let text = std::fs::read_to_string(log).unwrap();
+        let lines = text.lines().filter_map(|line| serde_json::from_str(line).ok());
+        let found = lines.into_iter().find(|line: &serde_json::Value| line["message"] == "serving");
+        match found {
+            Some(line) => return line,
+            None => assert!(ended.is_none(), "no server: {text}"),
+        }
+        pause(Duration::from_millis(1));
     }
 }
 

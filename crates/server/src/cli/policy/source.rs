@@ -1,5 +1,6 @@
 //! The source text of a policy file: read within bounds, and quoted in error messages.
 
+use crate::cli::{explained, style};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -13,6 +14,9 @@ pub(crate) struct PolicyFile {
 
 /// One byte more than a policy may have, so that a file that is too long is noticed without reading all of it.
 const MOST_BYTES: u64 = 4 * 1024 * 1024 + 1;
+/// The severities of problems.
+pub(crate) const ERROR: style::Styled<&str> = style::bad("error");
+pub(crate) const WARNING: style::Styled<&str> = style::notable("warning");
 /// How many characters of a line are quoted: as many as fit on a screen.
 const WIDEST: usize = 120;
 
@@ -20,7 +24,7 @@ impl PolicyFile {
     /// Reads a regular file or, for `-`, the standard input.
     pub(crate) fn read(path: &Path) -> io::Result<Self> {
         let name = printable(&path.display().to_string());
-        let named = |error: io::Error| io::Error::new(error.kind(), format!("{name}: {error}"));
+        let named = |error: io::Error| explained(&name, &error);
         let mut bytes = Vec::new();
         if name == "-" {
             io::stdin().lock().take(MOST_BYTES).read_to_end(&mut bytes)?;
@@ -28,7 +32,9 @@ impl PolicyFile {
         }
         // Reading a pipe or a device could block, or never end.
         if !fs::metadata(path).map_err(named)?.is_file() {
-            let text = format!("{name}: it is not a regular file");
+            let text = format!(
+                "{name}: it is not a regular file; give a file, or `-` for the standard input"
+            );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         File::open(path).map_err(named)?.take(MOST_BYTES).read_to_end(&mut bytes).map_err(named)?;
@@ -39,7 +45,7 @@ impl PolicyFile {
     pub(crate) fn parse(&self, out: &mut impl Write) -> io::Result<Option<Policy>> {
         match Policy::parse(&self.bytes) {
             Ok(policy) => Ok(Some(policy)),
-            Err(error) => self.show(error.problems(), "error", out).map(|()| None),
+            Err(error) => self.show(error.problems(), ERROR, out).map(|()| None),
         }
     }
 
@@ -47,7 +53,7 @@ impl PolicyFile {
     pub(crate) fn show(
         &self,
         problems: &[Problem],
-        severity: &str,
+        severity: style::Styled<&str>,
         out: &mut impl Write,
     ) -> io::Result<()> {
         // One pass over the file, however many problems there are.

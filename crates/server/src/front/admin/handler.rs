@@ -7,9 +7,9 @@ use super::wire;
 use crate::audit::Actor;
 use crate::backend::Backend;
 use crate::control::Change;
+use crate::front::metrics_page::MetricsPage;
 use crate::health::Health;
 use crate::metrics::{Metrics, Refused};
-use crate::net::Budget;
 use crate::proxy::LiveRoutes;
 use crate::rule_files::RuleFiles;
 use crate::rulebook::Rulebook;
@@ -31,10 +31,7 @@ pub(crate) struct AdminHandler<S> {
     pub(super) upstreams: Option<Arc<LiveRoutes>>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Arc<Health>,
-    /// Memory held for the connections of clients.
-    pub(super) budget: Arc<Budget>,
-    /// Memory held for requests on their way through the proxy, if it is on.
-    pub(super) proxy_budget: Option<Arc<Budget>>,
+    pub(super) page: Arc<MetricsPage<S>>,
     tokens: Tokens,
     hosts: Hosts,
     /// Rate limits failed authentication by client address.
@@ -92,45 +89,26 @@ impl<S: Backend> WebHandler for AdminHandler<S> {
 
 impl<S: Backend> AdminHandler<S> {
     pub(crate) fn new(
-        limiter: Limiter<S>,
-        rulebook: Arc<Rulebook<S>>,
-        (metrics, health, budget): (Arc<Metrics>, Arc<Health>, Arc<Budget>),
+        page: Arc<MetricsPage<S>>,
         tokens: Tokens,
         (listens, hosts): (SocketAddr, &[String]),
     ) -> Result<Self, Box<dyn std::error::Error>> {
         let guesses = Limiter::in_memory(Policy::parse(GUESSES)?)?;
         let hosts = Hosts::new(listens, hosts);
         let started = timers::now();
-        let (rule_files, upstreams) = (None, None);
         Ok(Self {
-            limiter,
-            rulebook,
-            rule_files,
-            upstreams,
-            metrics,
-            health,
-            budget,
-            proxy_budget: None,
+            limiter: page.limiter.clone(),
+            rulebook: Arc::clone(&page.rulebook),
+            rule_files: page.rule_files.clone(),
+            upstreams: page.upstreams.clone(),
+            metrics: Arc::clone(&page.metrics),
+            health: Arc::clone(&page.health),
+            page,
             tokens,
             hosts,
             guesses,
             started,
         })
-    }
-
-    /// The same handler for a server with a proxy.
-    pub(crate) fn with_proxy_budget(self, proxy_budget: Option<Arc<Budget>>) -> Self {
-        Self { proxy_budget, ..self }
-    }
-
-    /// The same handler for a server where rule files of Envoy's reference service decide over gRPC.
-    pub(crate) fn with_rule_files(self, rule_files: Option<Arc<RuleFiles<S>>>) -> Self {
-        Self { rule_files, ..self }
-    }
-
-    /// The same handler for a server whose proxy has these upstream servers.
-    pub(crate) fn with_upstreams(self, upstreams: Option<Arc<LiveRoutes>>) -> Self {
-        Self { upstreams, ..self }
     }
 
     async fn act(
@@ -140,7 +118,7 @@ impl<S: Backend> AdminHandler<S> {
         actor: Actor<'_>,
     ) -> Result<Answer, Answer> {
         match action {
-            AdminAction::Metrics => Ok(self.metrics_text()),
+            AdminAction::Metrics => Ok(self.page.text()),
             AdminAction::Status => Ok(self.status()),
             AdminAction::Control => Ok(self.control()),
             AdminAction::Audit => self.audit(call),
@@ -163,6 +141,7 @@ impl<S: Backend> AdminHandler<S> {
             AdminAction::PutSignals => self.put_signals(call, actor),
             AdminAction::Upstreams => Ok(self.upstreams()),
             AdminAction::Leases => Ok(self.leases_status()),
+            AdminAction::Nodes => Ok(self.nodes()),
             AdminAction::PutUpstreams => self.put_upstream(call, actor).await,
         }
     }

@@ -24,6 +24,7 @@ pub(super) enum AdminAction {
     Audit,
     Rules,
     Leases,
+    Nodes,
     Policy,
     PutPolicy,
     DeletePolicy,
@@ -50,13 +51,14 @@ const fn route(
 }
 
 /// All endpoints that need a token; every other path is answered with 404.
-const ROUTES: [AdminRoute; 19] = [
+const ROUTES: [AdminRoute; 20] = [
     route("GET", "/metrics", AdminRole::Reader, AdminAction::Metrics),
     route("GET", "/admin/v1/status", AdminRole::Reader, AdminAction::Status),
     route("GET", "/admin/v1/control", AdminRole::Reader, AdminAction::Control),
     route("GET", "/admin/v1/audit", AdminRole::Reader, AdminAction::Audit),
     route("GET", "/admin/v1/rules", AdminRole::Reader, AdminAction::Rules),
     route("GET", "/admin/v1/leases", AdminRole::Reader, AdminAction::Leases),
+    route("GET", "/admin/v1/nodes", AdminRole::Reader, AdminAction::Nodes),
     route("GET", "/admin/v1/policy", AdminRole::Reader, AdminAction::Policy),
     route("GET", "/rlconfig", AdminRole::Reader, AdminAction::RuleFiles),
     route("PUT", "/admin/v1/policy", AdminRole::Operator, AdminAction::PutPolicy),

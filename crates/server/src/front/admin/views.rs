@@ -1,4 +1,4 @@
-//! Read-only endpoints: metrics, status, the policy and its rules, the audit log, `peek` and `explain`.
+//! Read-only endpoints: status, the policy and its rules, the audit log, `peek` and `explain`.
 
 use super::handler::AdminHandler;
 use super::request::{attributes, bad, read, unprocessable};
@@ -6,71 +6,20 @@ use super::wire;
 use crate::backend::Backend;
 use crate::front;
 use crate::front::http::VerdictText;
-use crate::metrics::GaugeReadings;
 use crate::timers;
 use crate::web::{Answer, Call, JSON};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
-use tidegate::{Changes, Check, Elasticity};
-use tidegate_policy::{Consistency, Mode, Rule};
-use tidegate_store::LeaseReport;
+use tidegate::{Changes, Check};
+use tidegate_store::{LeaseReport, NodeReport};
 
-const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const YAML: &str = "application/yaml";
 const POLICY_FROM: HeaderName = HeaderName::from_static("tidegate-policy-from");
 const GRPC_RULES: HeaderName = HeaderName::from_static("tidegate-grpc-rules");
 /// Lines of the audit log that are shown by default, and at most.
 const AUDIT_LINES: (usize, usize) = (100, 1_000);
 
-fn granted((rule, elasticity): (String, Elasticity)) -> (String, u64) {
-    (rule, u64::from(elasticity.percent()))
-}
-
 impl<S: Backend> AdminHandler<S> {
-    pub(super) fn metrics_text(&self) -> Answer {
-        self.metrics.set_store_errors(self.limiter.stats().store_errors);
-        let store = self.limiter.store();
-        let moment = GaugeReadings {
-            version: self.limiter.version(),
-            rules_version: self.rule_files.as_ref().map(|files| files.limiter().version()),
-            memory: store.gauges(),
-            held: (self.budget.held(), self.budget.bytes()),
-            proxied: self.proxy_budget.as_ref().map(|budget| (budget.held(), budget.bytes())),
-            store: store.report(),
-            nodes: store.nodes(),
-            upstreams: self.upstreams.as_ref().map(|live| live.readings()),
-            elastic: self.limiter.elasticities().into_iter().map(granted).collect(),
-            over: self.over(),
-            leases: self.leases(),
-            durability: store.durability(),
-        };
-        Answer::new(StatusCode::OK, OPENMETRICS, self.metrics.text(&moment))
-    }
-
-    /// How many requests passed only because of the headroom of a rule, for rules that have one.
-    fn over(&self) -> Vec<(String, u64)> {
-        let policy = self.rulebook.policy();
-        let has_headroom =
-            |rule: &str| policy.rule(rule).is_some_and(|(_, rule)| *rule.mode() != Mode::Hard);
-        let rules = self.limiter.stats().rules.into_iter();
-        rules
-            .filter(|(rule, _)| has_headroom(rule))
-            .map(|(rule, stats)| (rule, stats.over))
-            .collect()
-    }
-
-    /// What this node holds of the limits of each leased rule.
-    fn leases(&self) -> Vec<(String, LeaseReport)> {
-        let (policy, reports) = (self.rulebook.policy(), self.limiter.store().leases());
-        let leased = |rule: &&Rule| *rule.consistency() != Consistency::Exact;
-        let report = |rule: &Rule| {
-            let group = rule.lease_group();
-            let found = reports.iter().find(|report| report.group == group).copied();
-            (rule.name().to_owned(), found.unwrap_or_default())
-        };
-        policy.rules().iter().filter(leased).map(report).collect()
-    }
-
     pub(super) fn leases_status(&self) -> Answer {
         let rule = |(rule, report): &(String, LeaseReport)| {
             json!({
@@ -79,7 +28,7 @@ impl<S: Backend> AdminHandler<S> {
                 "returned": report.returned, "drained": report.drained, "lost": report.lost,
             })
         };
-        let rules: Vec<Value> = self.leases().iter().map(rule).collect();
+        let rules: Vec<Value> = self.page.leases().iter().map(rule).collect();
         Answer::json(StatusCode::OK, &json!({ "rules": rules }))
     }
 
@@ -94,6 +43,7 @@ impl<S: Backend> AdminHandler<S> {
                 "uptime_s": timers::since(self.started).as_secs(),
                 "tidegate": env!("CARGO_PKG_VERSION"),
                 "policy_version": self.limiter.version(),
+                "policy_hash": self.health.policy_hash(),
                 "control_version": self.rulebook.document().version,
                 "memory": self.memory_status(),
                 "unmatched": stats.unmatched,
@@ -103,6 +53,26 @@ impl<S: Backend> AdminHandler<S> {
                 "envoy": self.rule_files_status(),
             }),
         )
+    }
+
+    /// The nodes that share the store, each with the hash of its policy.
+    pub(super) fn nodes(&self) -> Answer {
+        let store = self.limiter.store();
+        let own = self.health.policy_hash();
+        let node = |node: &NodeReport| {
+            // What this node has announced may be a second old.
+            let policy = if node.is_this { &own } else { &node.policy };
+            json!({
+                "node": node.name, "this": node.is_this, "policy_hash": policy,
+                "silent_ms": node.silent.as_millis_ceil(),
+            })
+        };
+        let mut nodes: Vec<Value> = store.node_reports().iter().map(node).collect();
+        if nodes.is_empty() {
+            // The store is not shared, or the settings say how many nodes there are.
+            nodes.push(json!({ "node": null, "this": true, "policy_hash": own, "silent_ms": 0 }));
+        }
+        Answer::json(StatusCode::OK, &json!({ "count": store.nodes(), "nodes": nodes }))
     }
 
     /// How full the memory store is; `None` for a store elsewhere.

@@ -5,6 +5,7 @@ use super::tonic_service::{TonicRequest, TonicService};
 use super::wire::{MessageError, RateLimitRequest, RateLimitResponse, seconds};
 use crate::backend::Backend;
 use crate::bounds;
+use crate::denial_log::Denials;
 use crate::metrics::{Metrics, Refused, Tally};
 use crate::timers;
 use crate::web::{FLAGS, OVER, PRIORITY, rules_over};
@@ -27,6 +28,7 @@ pub(crate) struct GrpcHandler<S> {
     tally: Arc<Tally>,
     metrics: Arc<Metrics>,
     health: HealthServer<HealthService>,
+    denials: Denials,
 }
 
 /// What a response holds besides the decision.
@@ -65,7 +67,12 @@ impl<S: Backend> GrpcHandler<S> {
     ) -> Self {
         let tally = metrics.tally("grpc");
         let health = HealthServer::new(health).max_decoding_message_size(bounds::GRPC_QUESTION);
-        Self { limiter, options, tally, metrics, health }
+        Self { limiter, options, tally, metrics, health, denials: Denials::default() }
+    }
+
+    /// The same handler with a denial log.
+    pub(crate) fn noting(self, denials: Denials) -> Self {
+        Self { denials, ..self }
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {
@@ -124,6 +131,7 @@ impl<S: Backend> GrpcHandler<S> {
         began: Instant,
     ) -> (Bytes, Span) {
         self.tally.count_descriptors(&answer.verdict);
+        self.denials.of_call("grpc", answer, request.call(None).descriptors);
         let bytes = self.write(request, answer);
         self.tally.took(timers::since(began));
         (bytes, answer.verdict.delay())

@@ -46,10 +46,13 @@ impl<S: Backend> HttpHandler<S> {
         let decisions = stream::iter(checks.iter().map(|check| self.decide(check)));
         let mut decisions = decisions.buffered(CONCURRENT);
         let mut answers = Answers::new(checks.len());
-        for _ in &checks {
+        for attributes in &attributes {
             batch.step(DECIDE_US).await;
             let Some(decided) = decisions.next().await else { break };
             self.tally_if_decided(&decided);
+            if let Ok(verdict) = &decided {
+                self.denials.of_request("http", verdict, attributes);
+            }
             answers.decided(&decided, self);
         }
         Ok(answers.answer())
@@ -81,6 +84,10 @@ impl<S: Backend> HttpHandler<S> {
             let wait = Span::from_millis(asked.max_wait_ms);
             let decided = self.limiter.take(&asked.key, limit, asked.cost.into(), wait).await;
             self.tally_if_decided(&decided);
+            if let Ok(verdict) = &decided {
+                let decision = (verdict.outcome, verdict.decided_by);
+                self.denials.of_take("http", asked.key.as_bytes(), decision);
+            }
             answers.decided(&decided, self);
         }
         Ok(answers.answer())

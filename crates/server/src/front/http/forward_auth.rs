@@ -62,6 +62,7 @@ async fn decide<S: Backend>(
         .await
         .map_err(|error| Answer::problem(StatusCode::UNPROCESSABLE_ENTITY, &error.to_string()))?;
     handler.auth_tally.count(&verdict);
+    handler.denials.of_request("auth", &verdict, &attributes);
     Ok(if verdict.allowed() {
         passed(&verdict, &handler.style, &handler.limiter)
     } else {

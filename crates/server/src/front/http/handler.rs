@@ -4,6 +4,7 @@ use super::routes::{HttpRoute, not_found};
 use super::wire::{self, VerdictText, WireError};
 use crate::backend::Backend;
 use crate::bounds;
+use crate::denial_log::Denials;
 use crate::front;
 use crate::health::Health;
 use crate::metrics::{Metrics, Tally};
@@ -28,6 +29,7 @@ pub(crate) struct HttpHandler<S> {
     /// Decides descriptors: the policy, or rule files of Envoy's reference service.
     pub(super) descriptors: Limiter<S>,
     pub(super) json_tally: Arc<Tally>,
+    pub(super) denials: Denials,
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Arc<Health>,
     /// The queue in which long work waits for its turn.
@@ -91,7 +93,23 @@ impl<S: Backend> HttpHandler<S> {
         let [tally, auth_tally, json_tally] =
             ["http", "auth", "json"].map(|front| metrics.tally(front));
         let (descriptors, turns) = (limiter.clone(), Rc::new(LongWorkQueue::new(S::IN_PROCESS)));
-        Self { limiter, style, tally, auth_tally, descriptors, json_tally, metrics, health, turns }
+        Self {
+            limiter,
+            style,
+            tally,
+            auth_tally,
+            descriptors,
+            json_tally,
+            denials: Denials::default(),
+            metrics,
+            health,
+            turns,
+        }
+    }
+
+    /// The same handler with a denial log.
+    pub(crate) fn noting(self, denials: Denials) -> Self {
+        Self { denials, ..self }
     }
 
     /// The same handler, with its worker's queue for long work.
@@ -106,8 +124,7 @@ impl<S: Backend> HttpHandler<S> {
 
     /// Whether clients should send requests here; also asks the store whether it runs out of memory.
     fn ready(&self) -> Answer {
-        let shortage = self.limiter.store().shortage();
-        self.health.set_problem("room", shortage.map(str::to_owned));
+        front::look_for_room(self.limiter.store(), &self.health);
         front::ready(&self.health)
     }
 
@@ -127,7 +144,10 @@ impl<S: Backend> HttpHandler<S> {
 
     async fn check_one(&self, asked: &wire::Check<'_>) -> Result<Verdict, WireError> {
         let attributes = asked.attributes.attributes()?;
-        self.decide(&asked.check(&attributes)).await.map_err(|error| undecided(&error))
+        let decided = self.decide(&asked.check(&attributes)).await;
+        let verdict = decided.map_err(|error| undecided(&error))?;
+        self.denials.of_request("http", &verdict, &attributes);
+        Ok(verdict)
     }
 
     /// Decides a request. After a panic the rules decide as their `on_store_error` says.
@@ -163,7 +183,9 @@ impl<S: Backend> HttpHandler<S> {
         let asked = asked?;
         let (limit, wait) = (self.admitted(&asked)?, Span::from_millis(asked.max_wait_ms));
         let decided = self.limiter.take(&asked.key, &limit, asked.cost.into(), wait).await;
-        Ok(self.verdict(&decided.map_err(|error| undecided(&error))?))
+        let verdict = decided.map_err(|error| undecided(&error))?;
+        self.denials.of_take("http", asked.key.as_bytes(), (verdict.outcome, verdict.decided_by));
+        Ok(self.verdict(&verdict))
     }
 
     /// The limit that the caller defines, if the store has memory for another one.
@@ -287,20 +309,7 @@ mod tests {
                 );
                 assert!(body.contains(by), "{on_store_error} {number}: {body}");
             }
-            let moment = crate::metrics::GaugeReadings {
-                version: 1,
-                rules_version: None,
-                memory: None,
-                held: (0, 0),
-                proxied: None,
-                store: None,
-                nodes: 1,
-                upstreams: None,
-                elastic: vec![],
-                over: vec![],
-                leases: vec![],
-                durability: None,
-            };
+            let moment = crate::metrics::GaugeReadings::default();
             assert!(metrics.text(&moment).contains("tidegate_panics_total{} 10\n"));
         }
     }

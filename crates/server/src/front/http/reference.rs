@@ -112,13 +112,18 @@ impl<S: Backend> HttpHandler<S> {
             max_wait: Span::ZERO,
         };
         match self.descriptors.check_descriptors(&call).await {
-            Ok(verdict) => self.reference_answer(&verdict),
+            Ok(verdict) => self.reference_answer(&verdict, &descriptors),
             Err(error) => undecided(self, &error.to_string()),
         }
     }
 
-    fn reference_answer(&self, answer: &DescriptorVerdict) -> Answer {
+    fn reference_answer(
+        &self,
+        answer: &DescriptorVerdict,
+        descriptors: &[Descriptor<'_>],
+    ) -> Answer {
         self.json_tally.count_descriptors(&answer.verdict);
+        self.denials.of_call("json", answer, descriptors);
         let statuses: Vec<Value> = answer.statuses().map(|status| status_json(&status)).collect();
         let over = !answer.verdict.allowed();
         let body = json!({ "overallCode": code(over), "statuses": statuses });

@@ -1,4 +1,5 @@
-//! The commands that ask the policy: `TG.CHECK`, `TG.PEEK`, `TG.REPORT`, `TG.RENEW` and `TG.RESET`.
+//! The commands that ask the policy: `TG.CHECK`, `TG.PEEK`, `TG.REPORT`, `TG.RENEW` and `TG.RESET`; and `DEL`, which deletes what
+//! `CL.THROTTLE` has counted.
 
 use super::handler::RespHandler;
 use super::reply::{self, Dialect};
@@ -23,6 +24,7 @@ impl<S: Backend> RespHandler<S> {
         match self.limiter.check(&command.check()).await {
             Ok(verdict) => {
                 self.tally.count(&verdict);
+                self.denials.of_request("resp", &verdict, &command.attributes);
                 self.tally.took(timers::since(began));
                 self.write(&verdict, session.dialect, out);
             }
@@ -154,6 +156,27 @@ impl<S: Backend> RespHandler<S> {
                 let names: Vec<String> =
                     attributes.iter().map(|(name, _)| name.to_owned()).collect();
                 let details = json!({ "rule": rule, "by": names, "states": states });
+                self.note(session, details).await;
+                reply::integer(out, i64::try_from(states).unwrap_or(i64::MAX));
+            }
+            Err(error) => reply::error(out, &format!("ERR {error}")),
+        }
+    }
+
+    /// `DEL key …` forgets what `CL.THROTTLE` has counted for the keys, and is answered with how many of them had a counter.
+    pub(super) async fn delete(&self, words: &[&[u8]], session: &Session, out: &mut Vec<u8>) {
+        if words.is_empty() {
+            return reply::arity(out, "del");
+        }
+        let limit = self.limits.borrow_mut().any();
+        let limit = match limit {
+            Ok(limit) => limit,
+            Err(error) => return reply::error(out, &error),
+        };
+        match self.limiter.reset_named(words, &limit).await {
+            Ok(states) => {
+                // The audit log keeps how many keys there were and not the keys, which may be secrets.
+                let details = json!({ "command": "DEL", "keys": words.len(), "states": states });
                 self.note(session, details).await;
                 reply::integer(out, i64::try_from(states).unwrap_or(i64::MAX));
             }

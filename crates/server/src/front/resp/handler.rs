@@ -8,6 +8,7 @@ use super::throttle::{self, Limits, Throttle};
 use super::users::{UserRole, Users};
 use super::wire::Words;
 use crate::backend::Backend;
+use crate::denial_log::Denials;
 use crate::metrics::{Metrics, Tally};
 use crate::rulebook::Rulebook;
 use crate::supervise::contained;
@@ -23,10 +24,11 @@ use tidegate::{DecidedBy, Decision, Limiter, NamedTake, StoreError};
 pub(crate) struct RespHandler<S> {
     pub(super) limiter: Limiter<S>,
     pub(super) rulebook: Arc<Rulebook<S>>,
-    limits: RefCell<Limits>,
+    pub(super) limits: RefCell<Limits>,
     pub(super) tally: Arc<Tally>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) users: Arc<Users>,
+    pub(super) denials: Denials,
     /// How many connections this worker has had; gives each its number.
     sessions: Cell<u64>,
 }
@@ -53,7 +55,13 @@ impl<S: Backend> RespHandler<S> {
     ) -> Self {
         let tally = metrics.tally("resp");
         let (limits, sessions) = (RefCell::default(), Cell::new(0));
-        Self { limiter, rulebook, limits, tally, metrics, users, sessions }
+        let denials = Denials::default();
+        Self { limiter, rulebook, limits, tally, metrics, users, denials, sessions }
+    }
+
+    /// The same handler with a denial log.
+    pub(crate) fn noting(self, denials: Denials) -> Self {
+        Self { denials, ..self }
     }
 
     pub(crate) fn session(&self, peer: IpAddr) -> Session {
@@ -130,12 +138,13 @@ impl<S: Backend> RespHandler<S> {
         out: &mut Vec<u8>,
     ) {
         let mut decisions = decisions.iter();
-        for ((_, throttle), admitted) in batch.iter().zip(admitted) {
+        for ((key, throttle), admitted) in batch.iter().zip(admitted) {
             if !admitted {
                 reply::error(out, &format!("BUSY {}", StoreError::TooManyLimits));
             } else if let Some((decision, by)) = decisions.next() {
                 throttle::write(out, throttle.limit.limit(), decision);
                 self.tally.count_bare(decision.outcome, *by);
+                self.denials.of_take("resp", key, (decision.outcome, *by));
             } else {
                 reply::error(out, "ERR no decision could be made");
             }
@@ -199,8 +208,11 @@ impl<S: Backend> RespHandler<S> {
             (b"TG.REPORT", _) => self.report(rest, out).await,
             (b"TG.RENEW", _) => self.renew(rest, out).await,
             (b"TG.RESET", Some(UserRole::Operator)) => self.reset(rest, session, out).await,
-            (b"TG.RESET", Some(UserRole::Client)) => {
-                reply::error(out, "NOPERM TG.RESET needs the role `operator`: see resp.users_file");
+            (b"DEL", Some(UserRole::Operator)) => self.delete(rest, session, out).await,
+            (b"TG.RESET" | b"DEL", Some(UserRole::Client)) => {
+                let name = String::from_utf8_lossy(&upper);
+                let text = format!("NOPERM {name} needs the role `operator`: see resp.users_file");
+                reply::error(out, &text);
             }
             _ => reply::error(out, &format!("ERR unknown command '{}'", reply::quoted(name))),
         }

@@ -5,6 +5,8 @@
 //!   reply: limited 0|1 · limit (max_burst + 1) · remaining · retry after s (-1: allowed, or never) · reset after s
 //! ```
 //!
+//! `DEL key …` forgets what was counted, as it does where redis-cell keeps its counters.
+//!
 //! Where redis-cell reports an error, the same text is used here. What it accepts by accident, such as a negative quantity
 //! that gives tokens back, is refused.
 
@@ -34,6 +36,12 @@ pub(crate) struct Limits {
 const MOST_LIMITS: usize = 4_096;
 
 impl Limits {
+    /// The limit whose counters `DEL` deletes. Burst, count and period are not part of a counter's name, so this one stands for
+    /// every limit that a `CL.THROTTLE` can name.
+    pub(crate) fn any(&mut self) -> Result<Rc<NamedLimit>, String> {
+        self.limit([0, 1, 1])
+    }
+
     /// Reads the arguments of a command.
     pub(crate) fn read(&mut self, words: &[&[u8]]) -> Result<Throttle, String> {
         let (numbers, quantity) = match words {
