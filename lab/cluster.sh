@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 folder=target/cluster
-tidegate=${CARGO_TARGET_DIR:-target}/release/tidegate
+tidegate=${CARGO_TARGET_DIR:-target}/first/tidegate
 redis_ports=(7101 7102 7103 7104 7105 7106)
 http_ports=(8081 8082 8083)
 front_port=8080
@@ -48,7 +48,7 @@ check_programs() {
   for program in redis-server redis-cli haproxy curl setpriv; do
     command -v "$program" >/dev/null || fail "$program is missing; \`make deps\` installs it"
   done
-  [[ -x $tidegate ]] || fail "$tidegate is missing; \`cargo build --release -p tidegate-server\` builds it"
+  [[ -x $tidegate ]] || fail "$tidegate is missing; \`cargo build --profile first -p tidegate-server\` builds it"
 }
 
 check_ports() {
@@ -172,7 +172,8 @@ greet() {
 Try, in another terminal:
 
   # Three nodes share one limit: 10 of 12 requests pass, whichever nodes they reach. x-node names the node that answered.
-  curl -s -o /dev/null -w '%{http_code} %header{x-node}\n' 'http://127.0.0.1:$front_port/v1/check?[1-12]' --json '{"attributes":{"user":"alice"}}'
+  curl -s -o /dev/null -D - 'http://127.0.0.1:$front_port/v1/check?[1-12]' -H 'content-type: application/json' -d '{"attributes":{"user":"alice"}}' |
+    awk '/^HTTP/ { status = \$2 } /^x-node/ { print status, \$2 }'
 
   # Kill a primary; its replica takes over.
   kill -9 $primary

@@ -50,7 +50,10 @@ take. `recovery` is the time to open a data directory of so many keys on one thr
 
 `resp-pipe64` and `resp-open` are servers with the two stores, over RESP, with 50 connections that send 64 commands together, in a closed
 loop or a million a second. `snapshot` is how long one in a thousand callers waits at least, at 20,000 a second, while a snapshot of so many keys
-is written, and afterwards.";
+is written, and afterwards.
+
+Each changed state costs about 100 ns of processor time in all, for noting the change, collecting it and writing it. Of an embedded take that
+is a third, of a take in a batch almost as much again, and of a take through the server a tenth.";
 
 const KEYS: u64 = 1_000_000;
 

@@ -4,7 +4,7 @@
 #![expect(clippy::float_arithmetic, reason = "rates, for people")]
 
 use super::DurableOptions;
-use crate::resp_bench::load::{Pipeline, ReplyMeaning, RespClient, RespConnection};
+use crate::resp_bench::load::{Pipeline, ReplyMeaning, RespClient, RespConnection, once_per_key};
 use crate::resp_bench::wire::command;
 use crate::rig::process::Process;
 use crate::rig::schedule::{Pace, Schedule};
@@ -12,7 +12,6 @@ use crate::rig::tally::Tally;
 use crate::rig::template::{Keys, Template};
 use crate::rig::{self, install};
 use crate::rounds::{Comparison, median};
-use rustix::process::Signal;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,10 +21,13 @@ const KEYS: NonZeroU32 = NonZeroU32::new(1_000_000).unwrap();
 const CONNECTIONS: u32 = 50;
 /// Commands that are sent together.
 const DEPTH: u32 = 64;
-/// A bucket that nobody empties, and that is not full again soon.
-const TAKE: &str = "CL.THROTTLE key:######## 1000000 1000000 86400";
+/// A bucket of a million tokens, of which one comes back in 48 minutes: no benchmark empties it, and none of its states is full again,
+/// and so forgotten, before it is written.
+const TAKE: &str = "CL.THROTTLE key:######## 1000000 30 86400";
 /// A million commands a second.
 const MILLION: Pace = Pace::Open { apart: Duration::from_micros(64) };
+/// Less than half of the time that a snapshot takes.
+const A_MOMENT: Duration = Duration::from_secs(1);
 const CLOSED: &str = "resp-pipe64";
 const OPEN: &str = "resp-open-1000000";
 const SNAPSHOT: &str = "snapshot";
@@ -63,7 +65,8 @@ struct Round {
 impl StoreServer {
     /// Starts a server; `data` is its data directory, if it has one already.
     async fn start(tidegate: &Path, store: &str, data: Option<PathBuf>) -> Result<Self, String> {
-        let name = format!("durable-{}", store.trim_end_matches(':'));
+        let kept = if data.is_some() { "-again" } else { "" };
+        let name = format!("durable-{}{kept}", store.trim_end_matches(':'));
         let process = Process::spawn(&name, |at, folder| {
             let mut command = Command::new(tidegate);
             command.args(["serve", "--store", store, "--resp-listen", &at.to_string()]);
@@ -98,19 +101,6 @@ impl StoreServer {
             return Err(format!("{} were refused", tally.refused));
         }
         Ok(Round { tally, cpu })
-    }
-
-    /// Takes once from each key.
-    async fn fill(&self, keys: u32) -> Result<(), String> {
-        const AT_ONCE: u32 = 100;
-        let mut connection = RespConnection::open(self.0.address).await?;
-        let mut commands = Template::new(&command(TAKE)).repeated(100);
-        let mut next = 0..keys.next_multiple_of(AT_ONCE);
-        while !next.is_empty() {
-            let commands = commands.of(|| next.next().unwrap_or(0));
-            connection.exchange(commands, AT_ONCE.into()).await?;
-        }
-        Ok(())
     }
 }
 
@@ -161,27 +151,27 @@ async fn during_a_snapshot(
         .ok()
         .and_then(NonZeroU32::new)
         .ok_or("--keys is 0 or too large")?;
-    let first = StoreServer::start(tidegate, "file:", None).await?;
-    first.fill(keys.get()).await?;
-    first.0.signal(Signal::KILL);
+    let mut first = StoreServer::start(tidegate, "file:", None).await?;
+    once_per_key(first.0.address, TAKE, keys.get()).await?;
+    first.0.kill().map_err(|error| error.to_string())?;
     let data = first.0.path("data");
     let twenty_thousand = Pace::Open { apart: Duration::from_micros(50) };
     let (mut during, mut after) = (vec![], vec![]);
-    for _ in 0..options.rounds.min(5) {
+    for _ in 0..options.rounds {
+        // It is killed when it is dropped, and so are the next ones.
         let server = StoreServer::start(tidegate, "file:", Some(data.clone())).await?;
-        let snapshots = || unfinished(&data);
-        let round = server.measure(keys, 1, twenty_thousand, Duration::from_secs(2)).await?;
-        if snapshots() == 0 {
+        let waited = async || -> Result<f64, String> {
+            Ok(server.measure(keys, 1, twenty_thousand, A_MOMENT).await?.tally.micros(0.999))
+        };
+        waited().await?; // connections and pages are new
+        during.push(waited().await?);
+        if unfinished(&data) == 0 {
             return Err("the snapshot was complete too soon; more --keys are needed".to_owned());
         }
-        during.push(round.tally.micros(0.999));
-        while snapshots() > 0 {
-            // The same load goes on meanwhile.
-            server.measure(keys, 1, twenty_thousand, Duration::from_millis(200)).await?;
+        while unfinished(&data) > 0 {
+            waited().await?; // the same load goes on meanwhile
         }
-        let round = server.measure(keys, 1, twenty_thousand, Duration::from_secs(2)).await?;
-        after.push(round.tally.micros(0.999));
-        server.0.signal(Signal::KILL);
+        after.push(waited().await?);
     }
     let case = format!("snapshot-{keys}-p999");
     let (ours, peer) = (median(during), median(after));

@@ -1,6 +1,6 @@
 //! The client side of one connection: a pipeline of commands, all their replies, the next pipeline.
 
-use super::wire::{ReplyCount, Scanner};
+use super::wire::{ReplyCount, Scanner, command};
 use crate::rig::drive::LoadClient;
 use crate::rig::template::{Keys, Template};
 use std::net::SocketAddr;
@@ -111,6 +111,19 @@ impl RespConnection {
             }
         }
     }
+}
+
+/// Sends a command once for each key.
+pub(crate) async fn once_per_key(server: SocketAddr, text: &str, keys: u32) -> Result<(), String> {
+    const AT_ONCE: u32 = 100;
+    let mut connection = RespConnection::open(server).await?;
+    let mut commands = Template::new(&command(text)).repeated(100);
+    let mut next = 0..keys.next_multiple_of(AT_ONCE);
+    while !next.is_empty() {
+        let commands = commands.of(|| next.next().unwrap_or(0));
+        connection.exchange(commands, AT_ONCE.into()).await?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

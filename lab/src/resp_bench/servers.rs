@@ -11,7 +11,7 @@
 //! Before the measurement each server that limits gets three commands under a small limit. It must allow two
 //! of them and refuse the third.
 
-use super::load::{Pipeline, ReplyMeaning, RespConnection};
+use super::load::{Pipeline, ReplyMeaning, RespConnection, once_per_key};
 use super::wire::command;
 use crate::rig::install::Programs;
 use crate::rig::process::{self, Process, within};
@@ -142,7 +142,9 @@ impl RunningRespServer {
         self.process.wait_until_answering(async |at| said(at, "PING").await).await?;
         match self.server {
             RespServer::RedisLua => self.sha = within(load_script(self.process.address)).await?,
-            RespServer::RedisGet => self.fill(keys).await?,
+            RespServer::RedisGet => {
+                once_per_key(self.process.address, "SET key:######## 1", keys).await?;
+            }
             RespServer::Tidegate | RespServer::Throttlecrab | RespServer::RedisIncr => {}
         }
         within(self.prove_it_limits()).await
@@ -170,19 +172,6 @@ impl RunningRespServer {
         }
         let right = allowed == [true, true, false];
         if right { Ok(()) } else { Err(format!("{strict}: allowed {allowed:?}")) }
-    }
-
-    /// Sets each key to a value.
-    async fn fill(&self, keys: u32) -> Result<(), String> {
-        const AT_ONCE: u32 = 100;
-        let mut connection = RespConnection::open(self.process.address).await?;
-        let mut commands = Template::new(&command("SET key:######## 1")).repeated(100);
-        let mut next = 0..keys.next_multiple_of(AT_ONCE);
-        while !next.is_empty() {
-            let commands = commands.of(|| next.next().unwrap_or(0));
-            connection.exchange(commands, AT_ONCE.into()).await?;
-        }
-        Ok(())
     }
 
     /// A pipeline of this depth, with commands of which none is refused.

@@ -93,6 +93,12 @@ impl Process {
         let _ = kill_process_group(Pid::from_child(&self.child), signal);
     }
 
+    /// Kills the server, and waits until it has ended. Its folder stays.
+    pub(crate) fn kill(&mut self) -> io::Result<()> {
+        self.signal(Signal::KILL);
+        self.child.wait().map(|_| ())
+    }
+
     /// How the server ended, if it has ended by itself.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()

@@ -43,7 +43,7 @@ fn path_of(folder: &str, file: &str) -> Vec<String> {
 }
 
 /// Code without comments, and without the tests at its end.
-fn code(file: &str) -> String {
+pub(super) fn code(file: &str) -> String {
     let text = read(file);
     let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
     let lines = text.lines().map(|line| line.split("//").next().unwrap_or_default());

@@ -10,7 +10,9 @@
 )]
 
 mod directions;
+mod facade;
 mod names;
+mod packages;
 mod sizes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,7 +87,16 @@ fn dependencies_point_one_way() {
         ("tidegate-policy", &["tidegate-core"]),
         ("tidegate-store", &["tidegate-core"]),
         ("tidegate", &["tidegate-core", "tidegate-policy", "tidegate-store"]),
-        ("tidegate-server", &["tidegate-core", "tidegate-policy", "tidegate-store", "tidegate"]),
+        (
+            "tidegate-server",
+            &[
+                "tidegate-core",
+                "tidegate-policy",
+                "tidegate-store",
+                "tidegate-timelines",
+                "tidegate",
+            ],
+        ),
         ("tidegate-timelines", &["tidegate-core"]),
         ("tidegate-simulator", &["tidegate-core", "tidegate-policy", "tidegate-store", "tidegate"]),
         (

@@ -4,7 +4,7 @@ use super::{read, rust_files};
 use std::collections::BTreeMap;
 
 /// The types that a line declares at any depth; aliases only at the left margin, since others belong to traits.
-fn declared(line: &str) -> Option<&str> {
+pub(super) fn declared(line: &str) -> Option<&str> {
     let mut rest = line.trim_start();
     if let Some(public) = rest.strip_prefix("pub") {
         rest = public.trim_start();
@@ -46,7 +46,7 @@ fn a_type_name_has_one_meaning_within_a_crate() {
 }
 
 /// The types that a crate's root passes on from its own modules.
-fn public(name: &str) -> Vec<String> {
+pub(super) fn public(name: &str) -> Vec<String> {
     let text = read(&format!("crates/{name}/src/lib.rs"));
     let uses = text.split("pub use ").skip(1).filter(|rest| !rest.starts_with("tidegate_"));
     let items =

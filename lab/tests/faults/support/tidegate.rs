@@ -8,10 +8,9 @@ use super::shim::Shim;
 use super::{Folder, PATIENCE, within};
 use serde_json::Value;
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -34,9 +33,8 @@ pub(crate) struct Tidegate {
     folder: Folder,
     /// Kept until the server ends, because the server reloads the policy when its file disappears.
     _deployment: Arc<Folder>,
+    /// Its standard output stays open: otherwise writing to it would fail.
     pub(crate) process: Process,
-    /// Kept open: otherwise writing to its standard output would fail.
-    _greeting: BufReader<ChildStdout>,
 }
 
 /// What made a decision.
@@ -135,43 +133,28 @@ impl Deployment {
             clock.preload(&mut command);
         }
         let mut process = Process::spawn(&mut command);
-        let mut greeting = BufReader::new(process.child().stdout.take().unwrap());
-        let (mut http, mut grpc, mut admin, mut proxy) = (None, None, None, None);
-        let mut resp = None;
-        let mut line = String::new();
-        while http.is_none() && greeting.read_line(&mut line).unwrap() > 0 {
-            let address = line.split("://").nth(1).and_then(|rest| rest.split('/').next());
-            let address = address.and_then(|address| address.trim().parse().ok());
-            match line.split_whitespace().next() {
-                Some("http") => http = address,
-                Some("resp") => resp = address,
-                // The line of gRPC has an address without a scheme.
-                Some("grpc") => {
-                    grpc = line.split_whitespace().nth(1).and_then(|at| at.parse().ok());
-                }
-                Some("admin") => admin = address,
-                Some("proxy") => proxy = address,
-                _ => {}
-            }
-            line.clear();
-        }
-        let log = || std::fs::read_to_string(folder.join("log")).unwrap();
-        let (Some(http), Some(grpc), Some(admin)) = (http, grpc, admin) else {
-            panic!("the server did not start: {}", log())
-        };
+        let greeting = greeting(&folder, &mut process);
+        let address = |name: &str| greeting[name].as_str().map(|text| text.parse().unwrap());
+        let [http, grpc, admin] = ["http", "grpc", "admin"].map(|name| address(name).unwrap());
+        let [resp, proxy] = ["resp", "proxy"].map(address);
         let deployment = Arc::clone(&self.folder);
-        Tidegate {
-            http,
-            grpc,
-            resp,
-            proxy,
-            admin,
-            folder,
-            _deployment: deployment,
-            process,
-            _greeting: greeting,
-        }
+        Tidegate { http, grpc, resp, proxy, admin, folder, _deployment: deployment, process }
     }
+}
+
+/// The line of the log in which a server says where it listens.
+fn greeting(folder: &Folder, process: &mut Process) -> Value {
+    let mut found = None;
+    within(PATIENCE, "the server says where it listens", || {
+        // In this order: what it has logged before it ended is there.
+        let ended = process.child().try_wait().unwrap();
+        let log = std::fs::read_to_string(folder.join("log")).unwrap();
+        let mut lines = log.lines().filter_map(|line| serde_json::from_str(line).ok());
+        found = lines.find(|line: &Value| line["message"] == "serving");
+        assert!(found.is_some() || ended.is_none(), "the server did not start: {log}");
+        found.is_some()
+    });
+    found.unwrap()
 }
 
 // === impl Tidegate ===
