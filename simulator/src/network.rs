@@ -378,6 +378,10 @@ impl Network for Wire {
             if world.is_down(server) {
                 return Err(io::Error::from(io::ErrorKind::ConnectionRefused));
             }
+            // Requests that were under way keep the limiter of an ended process for a while, and it would announce itself again.
+            if world.backend().history.processes[process].2 != u64::MAX {
+                return Err(reset());
+            }
             let mut wires = world.wires();
             let (last_request, last_reply) = (timers::now(), timers::now());
             let cut = watch::channel(false).0;

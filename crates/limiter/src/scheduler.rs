@@ -354,8 +354,7 @@ impl Drop for WaitingRequest {
 impl SharedMachine {
     /// Takes one step of the machine, now, and then wakes those whose wait ended.
     fn with<T>(self: &Arc<Self>, step: impl FnOnce(&mut Machine<WakeUp>) -> T) -> T {
-        let since = timers::now().saturating_duration_since(self.epoch);
-        let now = Timestamp::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
+        let now = Timestamp::from_nanos(timers::since(self.epoch).as_nanos());
         let (done, ended) = {
             let mut machine = self.lock();
             machine.advance(now);

@@ -27,10 +27,10 @@ version: 1
 identity: { trusted: [127.0.0.0/8], user: header:x-user }
 tiers: { default: free, known: [free, pro] }
 rules:
-  - { name: refuse, key: [user], limits: [{ rate: 1/h, algorithm: fixed_window }] }
+  - { name: refuse, key: [user], limits: [{ rate: 1/h, algorithm: fixed_window, align: first }] }
   - { name: pass, match: { path: /pass/** }, key: [path, method], limits: [1000000/h] }
   - { name: wait, match: { path: /wait }, key: [ip], limits: [{ rate: 1/min, algorithm: leaky_bucket, queue: 5 }], on_limit: { delay: { max_wait: 5min, max_queue: 5 } } }
-  - { name: mark, match: { path: /mark }, key: [ip], limits: [{ rate: 1/h, algorithm: fixed_window }], on_limit: { flag: challenge } }
+  - { name: mark, match: { path: /mark }, key: [ip], limits: [{ rate: 1/h, algorithm: fixed_window, align: first }], on_limit: { flag: challenge } }
 ";
 
 fn check(client: &mut Client, attributes: &Value) -> Value {

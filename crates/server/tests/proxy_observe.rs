@@ -450,7 +450,7 @@ fn draining_grants_no_fresh_allowance() {
     let routes = RoutesFile::new(&format!(
         "groups: {{ api: {{ servers: [\"{one}\", \"{two}\"], balance: {{ hash: path }} }} }}"
     ));
-    let policy = "{ version: 1, rules: [{ name: shard, key: [upstream], limits: [{ rate: 2/day, algorithm: fixed_window }] }] }";
+    let policy = "{ version: 1, rules: [{ name: shard, key: [upstream], limits: [{ rate: 2/day, algorithm: fixed_window, align: first }] }] }";
     let server = routes.serve(policy, &[]);
     let mut operator = Operator::of(&server);
     assert_eq!(get(&server, "/shard"), 200);
@@ -630,7 +630,7 @@ fn what_clients_send_is_shortened_and_harmless() {
 /// the same, and every line that was dropped is counted.
 #[test]
 fn a_log_that_is_not_read_delays_no_request() {
-    let policy = "{ version: 1, rules: [{ name: none, key: [], limits: [{ rate: 1/day, algorithm: fixed_window }] }] }";
+    let policy = "{ version: 1, rules: [{ name: none, key: [], limits: [{ rate: 1/day, algorithm: fixed_window, align: first }] }] }";
     let upstream = Upstream::start();
     let server = proxy(policy, &upstream.url(), &["--proxy-access-log", "stdout"]);
     let mut wire = Wire::to(server.proxy);

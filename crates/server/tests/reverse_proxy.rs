@@ -419,7 +419,7 @@ fn refusals_have_the_body_that_the_client_accepts() {
     );
     std::fs::write(&path, routes).unwrap();
     let flags = ["--proxy-listen", "127.0.0.1:0", "--proxy-routes", path.to_str().unwrap()];
-    let policy = "{ version: 1, rules: [{ name: all, key: [ip], limits: [{ rate: 1/day, algorithm: fixed_window }] }] }";
+    let policy = "{ version: 1, rules: [{ name: all, key: [ip], limits: [{ rate: 1/day, algorithm: fixed_window, align: first }] }] }";
     let server = Server::with_policy(policy, &flags);
     assert_eq!(get(&server, "/").status, 200);
     let ask = |accept| request(server.proxy, "GET", "/", &[("accept", accept)], "");

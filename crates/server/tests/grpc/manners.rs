@@ -106,9 +106,9 @@ fn request_headers_for_what_is_marked() {
     let policy = "
 version: 1
 rules:
-  - { name: signup, key: [user], limits: [{ rate: 1/h, algorithm: fixed_window }], on_limit: { flag: challenge } }
-  - { name: odd, key: [tenant], limits: [{ rate: 1/h, algorithm: fixed_window }], on_limit: { flag: watch } }
-  - { name: bulk, key: [queue], limits: [{ rate: 1/h, algorithm: fixed_window }], on_limit: { deprioritize: low } }
+  - { name: signup, key: [user], limits: [{ rate: 1/h, algorithm: fixed_window, align: first }], on_limit: { flag: challenge } }
+  - { name: odd, key: [tenant], limits: [{ rate: 1/h, algorithm: fixed_window, align: first }], on_limit: { flag: watch } }
+  - { name: bulk, key: [queue], limits: [{ rate: 1/h, algorithm: fixed_window, align: first }], on_limit: { deprioritize: low } }
 ";
     let server = Server::with_policy(policy, &[]);
     let mut grpc = Grpc::to(server.grpc);

@@ -215,7 +215,7 @@ fn what_is_described_is_what_is_spoken() {
 version: 1
 rules:
   - { name: per-user, key: [user], limits: [{ rate: 5/h, algorithm: fixed_window, align: first }] }
-  - { name: odd, key: [tenant], limits: [{ rate: 1/h, algorithm: fixed_window }], on_limit: { flag: watch } }
+  - { name: odd, key: [tenant], limits: [{ rate: 1/h, algorithm: fixed_window, align: first }], on_limit: { flag: watch } }
 ";
     let server = Server::with_policy(policy, &["--grpc-response-headers", "reference"]);
     let mut grpc = Grpc::to(server.grpc);

@@ -28,10 +28,10 @@ version: 1
 identity: { trusted: [127.0.0.0/8], user: header:x-user }
 rules:
   - { name: payments, match: { path: /payments }, priority: critical }
-  - { name: refuse, match: { path: /refuse }, key: [user], limits: [{ rate: 1/h, algorithm: fixed_window }] }
-  - { name: shadow, match: { path: /refuse }, key: [user], limits: [{ rate: 1/h, algorithm: fixed_window }], shadow: true }
+  - { name: refuse, match: { path: /refuse }, key: [user], limits: [{ rate: 1/h, algorithm: fixed_window, align: first }] }
+  - { name: shadow, match: { path: /refuse }, key: [user], limits: [{ rate: 1/h, algorithm: fixed_window, align: first }], shadow: true }
   - { name: leased, match: { path: /leased }, key: [user], limits: [1000000/min], consistency: lease }
-  - { name: soft, match: { path: /soft }, key: [user], limits: [{ rate: 2/h, algorithm: fixed_window }], mode: { soft: 100% } }
+  - { name: soft, match: { path: /soft }, key: [user], limits: [{ rate: 2/h, algorithm: fixed_window, align: first }], mode: { soft: 100% } }
   - { name: elastic, match: { path: /elastic }, key: [user], limits: [1000000/h], mode: { elastic: { up_to: 200%, while: 'load < 0.7' } } }
   - { name: wait, match: { path: /wait }, key: [ip], limits: [{ rate: 20/s, algorithm: leaky_bucket, queue: 5 }], on_limit: { delay: { max_wait: 5s, max_queue: 5 } } }
 ";

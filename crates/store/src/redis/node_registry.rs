@@ -6,8 +6,9 @@
 //!   policy   the hash of the rules in force                  ─┘
 //! ```
 //!
-//! A node that shuts down says that it leaves. A node that dies is forgotten five seconds after its last announcement. If a data
-//! directory was copied, two nodes have one name. The one that was there first then takes a random name.
+//! A node that shuts down says that it leaves. A node that dies is removed from the hash five seconds after its last announcement; the
+//! others count it for 30 seconds, because it may only be cut off (`node_tally.rs`). If a data directory was copied, two nodes have one
+//! name. The one that was there first then takes a random name.
 
 use super::node_tally::{AnnouncedNode, NodeTally};
 use super::router::Router;
