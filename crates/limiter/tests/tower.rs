@@ -133,8 +133,8 @@ async fn keys_of_clients_count_with_peers_any_and_their_absence_is_warned_about(
     assert!(warnings.iter().any(|text| text.contains("write `{ from: …, peers: any }`")));
     assert!(warnings.iter().any(|text| text.contains("no rule counts a request without")));
 
-    let readme = include_str!("../../../README.md");
-    let mut blocks = readme.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let page = include_str!("../../../docs/library.md");
+    let mut blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
     let shown = blocks.find(|block| block.contains("peers: any")).unwrap();
     assert_eq!(Policy::parse(shown).unwrap().warnings(), []);
     let (limited, _) = limiter(shown.strip_prefix("version: 1\n").unwrap());
