@@ -1,4 +1,4 @@
-//! Runs the examples as a reader would, and checks that the README shows `examples/axum.rs` and its real output.
+//! Runs the examples as a reader would, and checks that docs/library.md shows `examples/axum.rs` and its real output.
 
 #![cfg(feature = "tower")]
 #![allow(

@@ -121,7 +121,7 @@ async fn passed(app: &Router, keys: impl IntoIterator<Item = String>) -> usize {
 
 /// With `api_key: header:x-api-key` and a limit of 5/s for each key, 12 of 12 requests passed, and neither the policy nor the
 /// layer said why: header fields count only from trusted peers, so no request had a key. The policy returns a warning now, the
-/// limiter logs it, and `peers: any` accepts the keys of clients. The README shows how.
+/// limiter logs it, and `peers: any` accepts the keys of clients. docs/library.md shows how.
 #[tokio::test]
 async fn keys_of_clients_count_with_peers_any_and_their_absence_is_warned_about() {
     let twelve = || (0..12).map(|_| "s3cr3t".to_owned());
