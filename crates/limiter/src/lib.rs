@@ -160,3 +160,8 @@ struct Readme;
 #[cfg(all(doctest, feature = "tower"))]
 #[doc = include_str!("../../../docs/library.md")]
 struct LibraryPage;
+
+/// The same for the page about moving from other crates.
+#[cfg(all(doctest, feature = "tower"))]
+#[doc = include_str!("../../../docs/migrating-from-governor.md")]
+struct GovernorPage;
