@@ -111,3 +111,21 @@ fn the_middleware_for_express_counts_failed_logins() {
     let seconds: u64 = refused.field("retry-after").unwrap().parse().unwrap();
     assert!((1..=900).contains(&seconds), "{refused:?}");
 }
+
+/// settings.md shows a file of settings. `--print-config` reads it and opens nothing.
+#[test]
+fn the_file_of_settings_is_valid() {
+    let page = page("settings.md");
+    let text = block(&page, "yaml\n").strip_prefix("yaml\n").unwrap();
+    let folder = support::folder("settings");
+    let file = folder.join("tidegate.yaml");
+    std::fs::write(&file, text).unwrap();
+    let mut serve = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    let output = serve.args(["serve", "--print-config", "--config"]).arg(&file).output().unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for value in ["10.0.0.2:8080", "10.0.0.2:9464", "redis://redis.example:6379/", "20000"] {
+        assert!(printed.contains(value), "{value} is not in\n{printed}");
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
