@@ -98,7 +98,8 @@ fn the_middleware_for_express_counts_failed_logins() {
     let service = Service::start(&server, middleware);
 
     let peek = r#"{"attributes":{"ip":"127.0.0.1","method":"POST","path":"/login"}}"#;
-    let left = |server: &Server| server.post("/v1/peek", peek).json()["limits"][1]["remaining"].as_u64();
+    let left =
+        |server: &Server| server.post("/v1/peek", peek).json()["limits"][1]["remaining"].as_u64();
     for _ in 0..10 {
         assert_eq!(service.log_in("right").status, 200);
         server.until("the success is given back", |server| left(server) == Some(5));
