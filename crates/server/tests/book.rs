@@ -77,6 +77,7 @@ impl Service {
         let mut node = Command::new("node");
         node.arg("service.mjs").current_dir(&server.folder).stdout(Stdio::piped());
         node.env("TIDEGATE", format!("http://{}", server.http));
+        node.env("TIDEGATE_TIMEOUT_MS", "30000"); // for busy machines
         let mut child = node.spawn().expect("`make deps` installs Node");
         let mut port = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut port).unwrap();
