@@ -141,22 +141,3 @@ fn the_guide_reads_tokens_from_the_data_directory() {
         assert!(!text.contains("cat target/run/"), "{page}");
     }
 }
-
-#[test]
-fn the_guide_names_every_setting() {
-    let text = std::fs::read_to_string(project("docs/settings.md")).unwrap();
-    let output =
-        Command::new(env!("CARGO_BIN_EXE_tidegate")).args(["serve", "--help"]).output().unwrap();
-    let help = String::from_utf8(output.stdout).unwrap();
-    let flags: Vec<&str> = help
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("--"))
-        .filter_map(|rest| rest.split(' ').next())
-        .filter(|flag| !["config", "print-config", "check[=<FOR>]"].contains(flag))
-        .collect();
-    assert!(flags.len() > 20, "{help}");
-    for flag in flags {
-        let row = format!("`--{flag}`");
-        assert!(text.contains(&row), "{row} is not in docs/settings.md");
-    }
-}
