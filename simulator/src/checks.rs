@@ -1,4 +1,4 @@
-//! The promises that every history must keep: those of `docs/server.md`, as bounds over intervals of the true time.
+//! The promises that every history must keep: those of `docs/outages.md`, as bounds over intervals of the true time.
 
 mod answers;
 mod charges;

@@ -11,7 +11,7 @@
 //! when no task can go on, time jumps to the next timer. Each node has its own clock, which is off, drifts and is stepped; only
 //! the checks know the true time.
 //!
-//! The checks are the promises of `docs/server.md`: see [`Violation`].
+//! The checks are the promises of `docs/outages.md`: see [`Violation`].
 
 #![allow(
     clippy::unwrap_used,

@@ -155,3 +155,13 @@ pub use tidegate_store as store;
 #[cfg(all(doctest, feature = "tower"))]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// Compiles and runs the examples of the page about the library as doc tests.
+#[cfg(all(doctest, feature = "tower"))]
+#[doc = include_str!("../../../docs/library.md")]
+struct LibraryPage;
+
+/// The same for the page about moving from other crates.
+#[cfg(all(doctest, feature = "tower"))]
+#[doc = include_str!("../../../docs/migrating-from-governor.md")]
+struct GovernorPage;

@@ -1,4 +1,4 @@
-//! Runs the examples as a reader would, and checks that the README shows `examples/axum.rs` and its real output.
+//! Runs the examples as a reader would, and checks that docs/library.md shows `examples/axum.rs` and its real output.
 
 #![cfg(feature = "tower")]
 #![allow(
@@ -96,9 +96,9 @@ impl Drop for Running {
     }
 }
 
-/// The first code block of this kind in the README.
-fn block<'r>(readme: &'r str, kind: &str) -> &'r str {
-    let (_, rest) = readme.split_once(&format!("```{kind}\n")).unwrap();
+/// The first code block of this kind in the page.
+fn block<'p>(page: &'p str, kind: &str) -> &'p str {
+    let (_, rest) = page.split_once(&format!("```{kind}\n")).unwrap();
     rest.split_once("```\n").unwrap().0
 }
 
@@ -114,8 +114,8 @@ impl Drop for Project {
 }
 
 impl Project {
-    /// Runs the first of the README's commands in an empty directory, and pastes what the README shows into the new project.
-    fn new(readme: &str, command: &str) -> Self {
+    /// Runs the first of the page's commands in an empty directory, and pastes what the page shows into the new project.
+    fn new(page: &str, command: &str) -> Self {
         // Always the same folder for the same clone, so that cargo does not keep a program for each run.
         let mut clone = DefaultHasher::new();
         env!("CARGO_MANIFEST_DIR").hash(&mut clone);
@@ -128,16 +128,16 @@ impl Project {
         let manifest = fs::read_to_string(mine.join("Cargo.toml")).unwrap();
         // The reader has the clone beside the project.
         let clone = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-        let dependencies = block(readme, "toml").replace("../tidegate", clone);
+        let dependencies = block(page, "toml").replace("../tidegate", clone);
         let manifest = manifest.replace("[dependencies]\n", &dependencies);
         fs::write(mine.join("Cargo.toml"), manifest).unwrap();
-        fs::write(mine.join("src/main.rs"), block(readme, "rust,no_run")).unwrap();
+        fs::write(mine.join("src/main.rs"), block(page, "rust,no_run")).unwrap();
         // The versions of this workspace are in the local cache, so the build works offline.
         fs::copy(format!("{clone}/Cargo.lock"), mine.join("Cargo.lock")).unwrap();
         project
     }
 
-    /// A command of the README. The libraries that it builds are kept for the next run of the tests. (They cannot be those that
+    /// A command of the page. The libraries that it builds are kept for the next run of the tests. (They cannot be those that
     /// the tests are linked with: the features that the workspace enables differ, so what takes long is built once more in any case.)
     fn command(&self, line: &str) -> Command {
         let mut shell = Command::new("sh");
@@ -149,17 +149,16 @@ impl Project {
     }
 }
 
-/// A new user who follows the README gets, with three commands, a limited endpoint that answers 429 with the headers shown.
+/// A new user who follows the page about the library gets, with three commands, a limited endpoint that answers 429 with the headers shown.
 #[test]
-fn the_readme_makes_a_limited_endpoint() {
+fn the_page_makes_a_limited_endpoint() {
     let (_, code) = include_str!("../examples/axum.rs").split_once("\n\n").unwrap();
-    let readme = include_str!("../../../README.md");
-    assert_eq!(block(readme, "rust,no_run"), code, "the README shows examples/axum.rs");
-    let (_, embed) = readme.split_once("## Embed it").unwrap();
-    let commands: Vec<&str> = block(embed, "sh").lines().collect();
+    let page = include_str!("../../../docs/library.md");
+    assert_eq!(block(page, "rust,no_run"), code, "the page shows examples/axum.rs");
+    let commands: Vec<&str> = block(page, "sh").lines().collect();
     let [new, run, ask] = commands[..] else { panic!("not three commands: {commands:?}") };
 
-    let project = Project::new(readme, new);
+    let project = Project::new(page, new);
     // A free port instead of port 3000, which another program may use.
     let mut program = project.command(&format!("{run} 127.0.0.1:0"));
     let child = program.stdout(Stdio::piped()).spawn().unwrap();
@@ -167,7 +166,7 @@ fn the_readme_makes_a_limited_endpoint() {
     let mut line = String::new();
     BufReader::new(running.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let address = line.trim().strip_prefix("listening on http://").unwrap();
-    shows_what_the_readme_shows(readme, address);
+    shows_what_the_page_shows(page, address);
 
     // The bucket of 100 per hour cannot refill while the command runs, so it denies some of 120 requests on the slowest machine.
     assert!(ask.contains("http://127.0.0.1:3000/?[1-120]"), "{ask}");
@@ -176,7 +175,7 @@ fn the_readme_makes_a_limited_endpoint() {
     assert!(statuses.ends_with("429 "), "{ask}: {statuses}");
 }
 
-fn shows_what_the_readme_shows(readme: &str, address: &str) {
+fn shows_what_the_page_shows(page: &str, address: &str) {
     let answers = pipelined(address, 60);
     for answer in &answers[..5] {
         assert!(
@@ -187,9 +186,9 @@ fn shows_what_the_readme_shows(readme: &str, address: &str) {
             "\r\nratelimit-policy: \"per-client/s\";q=5;w=1, \"per-client/h\";q=100;w=3600\r\n"
         ));
     }
-    // The denial has the header fields that the README shows. There 5 requests passed before it. A slow machine may let more
+    // The denial has the header fields that the page shows. There 5 requests passed before it. A slow machine may let more
     // pass, because a token is refilled every 200 ms: then as many fewer remain of the 100 per hour.
-    let shown = block(readme, "text\n$ curl -i http://127.0.0.1:3000/");
+    let shown = block(page, "text\n$ curl -i http://127.0.0.1:3000/");
     let passed = answers.iter().position(|answer| answer.starts_with("HTTP/1.1 429")).unwrap();
     let refused = &answers[passed];
     for line in shown.lines().take_while(|line| !line.is_empty()) {

@@ -121,7 +121,7 @@ async fn passed(app: &Router, keys: impl IntoIterator<Item = String>) -> usize {
 
 /// With `api_key: header:x-api-key` and a limit of 5/s for each key, 12 of 12 requests passed, and neither the policy nor the
 /// layer said why: header fields count only from trusted peers, so no request had a key. The policy returns a warning now, the
-/// limiter logs it, and `peers: any` accepts the keys of clients. The README shows how.
+/// limiter logs it, and `peers: any` accepts the keys of clients. docs/library.md shows how.
 #[tokio::test]
 async fn keys_of_clients_count_with_peers_any_and_their_absence_is_warned_about() {
     let twelve = || (0..12).map(|_| "s3cr3t".to_owned());
@@ -133,8 +133,8 @@ async fn keys_of_clients_count_with_peers_any_and_their_absence_is_warned_about(
     assert!(warnings.iter().any(|text| text.contains("write `{ from: …, peers: any }`")));
     assert!(warnings.iter().any(|text| text.contains("no rule counts a request without")));
 
-    let readme = include_str!("../../../README.md");
-    let mut blocks = readme.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let page = include_str!("../../../docs/library.md");
+    let mut blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
     let shown = blocks.find(|block| block.contains("peers: any")).unwrap();
     assert_eq!(Policy::parse(shown).unwrap().warnings(), []);
     let (limited, _) = limiter(shown.strip_prefix("version: 1\n").unwrap());

@@ -206,7 +206,7 @@ fn the_page_names_every_metric_of_the_proxy() {
     let upstream = Upstream::start();
     let server = proxy(OPEN, &upstream.url(), &[]);
     let metrics = Operator::of(&server).get("/metrics").body;
-    let page = std::fs::read_to_string(support::project("docs/reverse-proxy.md")).unwrap();
+    let page = std::fs::read_to_string(support::project("docs/proxy-operations.md")).unwrap();
     let names: Vec<&str> = metrics
         .lines()
         .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())

@@ -14,13 +14,13 @@ fn stdout(words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The picture in the README is the output of the program.
+/// The picture in the page about algorithms is the output of the program.
 #[test]
-fn the_readme_shows_what_make_run_prints() {
-    let readme = include_str!("../../../README.md");
+fn the_page_about_algorithms_shows_what_simulate_prints() {
+    let page = include_str!("../../../docs/algorithms.md");
     let picture = stdout(&["simulate"]);
     let (picture, _) = picture.split_once("\n\n▁").unwrap();
-    assert!(readme.contains(picture), "README.md does not show:\n{picture}");
+    assert!(page.contains(picture), "docs/algorithms.md does not show:\n{picture}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The files of `docs/envoy`, with other ports and a timeout for busy machines; and the snippets of the page about
+//! The files of `docs/envoy`, with other ports and a timeout for busy machines; and the snippets of the pages about
 //! them.
 
 use crate::mesh::{Config, Envoy};
@@ -65,7 +65,7 @@ fn its_rule_files_limit_the_site() {
     let passed = logins.iter().filter(|status| **status == 200).count();
     assert!(passed >= 5 && logins.contains(&429), "{logins:?}");
     assert_eq!(site.statuses(20, "/", &[]), [200; 20]);
-    let series = docs("envoy.md");
+    let series = docs("migrating-from-ratelimit.md");
     let series = series.split("tidegate_decisions_total{").nth(1).unwrap().split('}').next();
     let series = format!("tidegate_decisions_total{{{}", series.unwrap());
     assert!(site.tidegate.metric(&series) > 0);
@@ -90,9 +90,14 @@ fn limits(site: &Site, path: &str, amount: u32, name: &str) {
 
 // === the page ===
 
-/// The code blocks of the page in this language.
+/// The page about Envoy, and the one about moving from the reference service.
+fn pages() -> String {
+    docs("envoy.md") + &docs("migrating-from-ratelimit.md")
+}
+
+/// The code blocks of the pages in this language.
 fn quoted(language: &str) -> Vec<String> {
-    let page = docs("envoy.md");
+    let page = pages();
     let blocks = page.split("```").skip(1).step_by(2);
     blocks
         .filter_map(|block| Some(block.strip_prefix(&format!("{language}\n"))?.to_owned()))
@@ -101,7 +106,7 @@ fn quoted(language: &str) -> Vec<String> {
 
 /// A snippet is a whole policy, or some rules of one.
 #[test]
-fn every_policy_of_the_page_is_one() {
+fn every_policy_of_the_pages_is_one() {
     let snippets = quoted("yaml");
     let rules = snippets
         .iter()
@@ -136,12 +141,12 @@ fn the_page_quotes_the_files() {
     }
 }
 
-/// Every setting that the page names exists.
+/// Every setting that the pages name exists.
 #[test]
-fn the_page_names_settings_that_exist() {
+fn the_pages_name_settings_that_exist() {
     let help = Command::new(env!("CARGO_BIN_EXE_tidegate")).args(["serve", "--help"]).output();
     let help = String::from_utf8(help.unwrap().stdout).unwrap();
-    let page = docs("envoy.md");
+    let page = pages();
     let mut count = 0;
     for word in page.split("`--").skip(1) {
         let flag: String =

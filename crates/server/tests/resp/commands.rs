@@ -281,7 +281,7 @@ fn del_resets_the_keys_of_cl_throttle() {
 /// The guide lists what a check answers. The list had no priority and no flags at first, so clients read them as something else.
 #[test]
 fn the_guide_lists_the_fields_of_a_check() {
-    let guide = std::fs::read_to_string(crate::support::project("docs/server.md")).unwrap();
+    let guide = std::fs::read_to_string(crate::support::project("docs/resp.md")).unwrap();
     let table = guide.split("`TG.CHECK` and `TG.PEEK` answer a list of ten values").nth(1).unwrap();
     let rows: Vec<(usize, &str)> = table
         .lines()

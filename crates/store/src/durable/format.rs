@@ -1,4 +1,4 @@
-//! The headers of files and frames, byte by byte. `docs/data-directory.md` draws them.
+//! The headers of files and frames, byte by byte. `docs/data-format.md` draws them.
 //!
 //! All numbers are little-endian. A checksum is XXH3 (64 bits) under a seed. The seed of a frame is the random id of its file, so
 //! that old bytes of another file, which a file system may leave behind, never pass for a frame.

@@ -4,7 +4,7 @@
 //!   amount             varint
 //!   period             0, nanoseconds                 a fixed length
 //!                      1, count, minutes …            boundaries of a calendar, each as the difference to the one before
-//!   algorithm          a byte, then its options       see `ALGORITHMS` in docs/data-directory.md
+//!   algorithm          a byte, then its options       see `ALGORITHMS` in docs/data-format.md
 //!   headroom           0 │ 1, percent (soft) │ 2, percent (elastic)
 //! ```
 //!
