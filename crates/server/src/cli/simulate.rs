@@ -65,11 +65,11 @@ struct Comparison {
     amount: u64,
     period: Span,
     requests: Vec<u64>,
-    rows: Vec<Row>,
+    rows: Vec<AlgorithmRow>,
 }
 
 /// What one algorithm made of the trace.
-struct Row {
+struct AlgorithmRow {
     name: &'static str,
     fates: Vec<Fate>,
     /// The most requests that passed in any interval of one period.
@@ -96,9 +96,10 @@ impl SimulateOptions {
         let row = |algorithm: Algorithm| {
             let fates = play(algorithm, self.amount, period, &requests)?;
             let most = most_in_a_period(&fates, period.as_nanos());
-            Ok(Row { name: algorithm.name(), fates, most })
+            Ok(AlgorithmRow { name: algorithm.name(), fates, most })
         };
-        let rows: Result<Vec<Row>, LimitError> = Algorithm::ALL.into_iter().map(row).collect();
+        let rows: Result<Vec<AlgorithmRow>, LimitError> =
+            Algorithm::ALL.into_iter().map(row).collect();
         let rows = rows.map_err(io::Error::other)?;
         Ok(Comparison { trace, amount: self.amount, period, requests, rows })
     }
@@ -121,9 +122,9 @@ impl SimulateOptions {
     }
 }
 
-// === impl Row ===
+// === impl AlgorithmRow ===
 
-impl Row {
+impl AlgorithmRow {
     /// The instants at which requests passed.
     fn passed(&self) -> impl Iterator<Item = u64> {
         self.fates.iter().filter_map(|fate| match fate {

@@ -3,6 +3,7 @@
 
 use super::{admin, http};
 use crate::doc_pages::{cell, compare};
+use ::http::StatusCode;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
@@ -27,9 +28,11 @@ This page lists the endpoints of the admin listener. The server describes them a
 page is written. [The guide to the server](../server.md) explains them.
 
 Every request except `/live` needs a token, `authorization: Bearer …`. The data directory has two: the token in `reader-token` may inspect,
-the one in `operator-token` may also change. Send `If-Match` with the `ETag` of `/admin/v1/control`, and a change is made only if nobody
-else made one meanwhile. An error is a problem document (RFC 9457) with `title`, `status` and `detail`.
+the one in `operator-token` may also change. Send `If-Match` with the `ETag` of `/admin/v1/control`, and a change is made only if the control
+document still has that version. An error is a problem document (RFC 9457) with `title`, `status` and `detail`.
 ";
+
+const STATUSES: &str = "| status | meaning |\n|---|---|\n";
 
 /// An OpenAPI document.
 struct Api(Value);
@@ -74,7 +77,10 @@ impl Api {
         };
         let table: String = endpoints.iter().map(row).collect();
         let sections: String = endpoints.iter().map(|one| self.section(one)).collect();
-        format!("{head}\n| request | what it does |\n|---|---|\n{table}{sections}")
+        let common = self.common().concat();
+        format!(
+            "{head}\n| request | what it does |\n|---|---|\n{table}\n## Statuses of most endpoints\n\n{STATUSES}{common}{sections}"
+        )
     }
 
     fn section(&self, one: &Endpoint<'_>) -> String {
@@ -139,15 +145,33 @@ impl Api {
         fields.iter().map(row).collect()
     }
 
-    fn answers(&self, one: &Endpoint<'_>) -> String {
+    /// The rows of the statuses of an endpoint.
+    fn statuses(&self, one: &Endpoint<'_>) -> Vec<String> {
         let answers = one.operation["responses"].as_object().unwrap().iter();
         let row = |(status, answer): (&String, &Value)| {
+            let title = StatusCode::from_bytes(status.as_bytes()).unwrap().canonical_reason();
             let meaning = self.resolved(answer)["description"].as_str().unwrap();
-            format!("| {status} | {} |\n", cell(meaning))
+            format!("| {status} {} | {} |\n", title.unwrap(), cell(meaning))
         };
         let mut rows: Vec<String> = answers.map(row).collect();
         rows.sort();
-        table("| status | meaning |\n|---|---|\n", &rows.concat())
+        rows
+    }
+
+    /// The rows that most endpoints have; they are listed once.
+    fn common(&self) -> Vec<String> {
+        let endpoints = self.endpoints();
+        let all: Vec<String> = endpoints.iter().flat_map(|one| self.statuses(one)).collect();
+        let often =
+            |row: &&String| all.iter().filter(|other| other == row).count() * 2 > endpoints.len();
+        let rows: BTreeSet<&String> = all.iter().filter(often).collect();
+        rows.into_iter().cloned().collect()
+    }
+
+    fn answers(&self, one: &Endpoint<'_>) -> String {
+        let common = self.common();
+        let rows = self.statuses(one).into_iter().filter(|row| !common.contains(row));
+        table(STATUSES, &rows.collect::<String>())
     }
 
     /// The kind of a value in words.

@@ -1,7 +1,7 @@
 //! The picture: one row for each algorithm, divided into 48 columns of equal time.
 
 use super::trace::PERIODS;
-use super::{Comparison, Row};
+use super::{AlgorithmRow, Comparison};
 use std::io::{self, Write};
 
 /// Columns of a row; with the names and figures beside them it fits 100 characters.
@@ -72,7 +72,7 @@ impl Screen {
         writeln!(out, " {:>4} in all", requests.len())
     }
 
-    fn fates(&self, row: &Row, out: &mut impl Write) -> io::Result<()> {
+    fn fates(&self, row: &AlgorithmRow, out: &mut impl Write) -> io::Result<()> {
         let refused: [usize; COLUMNS] = counts(self.whole, row.refused());
         let mut bars = self.bars_of(&counts(self.whole, row.passed()));
         for (bar, refused) in bars.iter_mut().zip(refused) {

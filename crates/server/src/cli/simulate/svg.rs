@@ -6,7 +6,7 @@
 
 use super::draw::counts;
 use super::trace::PERIODS;
-use super::{Comparison, Row};
+use super::{AlgorithmRow, Comparison};
 
 /// Columns of a row: twice as many as in the terminal.
 const COLUMNS: usize = 96;
@@ -102,7 +102,7 @@ fn legend(y: usize) -> String {
 // === impl Strip ===
 
 impl Strip {
-    fn of(row: &Row, whole: u64) -> Self {
+    fn of(row: &AlgorithmRow, whole: u64) -> Self {
         let (total, most) = row.summary();
         Self {
             name: row.name,
