@@ -230,7 +230,7 @@ docs: $(MDBOOK) ## Build the documentation as a book, in target/book, and follow
 	lab/book.sh
 
 $(MDBOOK):
-	$(CARGO) install --quiet --locked --root target/tools mdbook@0.5.4
+	$(CARGO) install --quiet --locked --root target/tools --no-default-features --features search mdbook@0.5.4
 
 doc: ## Build and open the documentation of the source
 	$(CARGO) doc --workspace --no-deps --open

@@ -1,4 +1,4 @@
-//! Runs the commands of the README and of the guide, and compares their output with what the documents show.
+//! Runs the commands of the README and of the book, and compares their output with what the documents show.
 //!
 //! In a `console` block, a line that begins with `$ ` is a command, and the lines after it are its output; `…` stands
 //! for any text. Addresses and the data directory are those of a server that this test starts.
@@ -101,24 +101,5 @@ fn every_curl_command_runs_with_an_old_curl() {
 fn the_guide_reads_tokens_from_the_data_directory() {
     for (page, text) in texts().iter().filter(|(page, _)| page != "README.md") {
         assert!(!text.contains("cat target/run/"), "{page}");
-    }
-}
-
-#[test]
-fn the_guide_names_every_setting() {
-    let text = std::fs::read_to_string(project("docs/server.md")).unwrap();
-    let output =
-        Command::new(env!("CARGO_BIN_EXE_tidegate")).args(["serve", "--help"]).output().unwrap();
-    let help = String::from_utf8(output.stdout).unwrap();
-    let flags: Vec<&str> = help
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("--"))
-        .filter_map(|rest| rest.split(' ').next())
-        .filter(|flag| !["config", "print-config", "check[=<FOR>]"].contains(flag))
-        .collect();
-    assert!(flags.len() > 20, "{help}");
-    for flag in flags {
-        let row = format!("`--{flag}`");
-        assert!(text.contains(&row), "{row} is not in docs/server.md");
     }
 }

@@ -1,4 +1,4 @@
-//! The pages `docs/reference/http.md` and `docs/reference/admin.md`: the endpoints of the OpenAPI documents. They are written
+//! The pages `docs/reference/http.md` and `docs/reference/admin.md`: the endpoints of the `OpenAPI` documents. They are written
 //! from these documents, and the documents are compared with the routes.
 
 use super::{admin, http};
@@ -34,7 +34,7 @@ document still has that version. An error is a problem document (RFC 9457) with 
 
 const STATUSES: &str = "| status | meaning |\n|---|---|\n";
 
-/// An OpenAPI document.
+/// An `OpenAPI` document.
 struct Api(Value);
 
 /// One endpoint of it.

@@ -13,7 +13,7 @@ const COLUMNS: usize = 96;
 /// How far apart two columns are, and how wide a bar is.
 const STEP: usize = 5;
 const BAR: usize = 4;
-const WIDTH: usize = 840;
+const WIDTH: usize = 860;
 const LEFT: usize = 136;
 const RIGHT: usize = LEFT + COLUMNS * STEP;
 /// The base line of the first row, how far apart rows are, and the height of the tallest bar.
@@ -79,7 +79,8 @@ fn head(story: &str, strips: &[Strip], height: usize) -> String {
 /// A vertical line where each period begins, with its time.
 fn windows(comparison: &Comparison, bottom: usize) -> String {
     let seconds = comparison.period.as_nanos() / 1_000_000_000;
-    let width = COLUMNS.saturating_mul(STEP) / usize::try_from(PERIODS).unwrap_or(1).max(1);
+    let periods = usize::try_from(PERIODS).unwrap_or(1);
+    let width = COLUMNS.saturating_mul(STEP).checked_div(periods).unwrap_or(STEP);
     let edges = (LEFT..=RIGHT).step_by(width);
     let line = |(number, x): (u64, usize)| {
         let at = number.saturating_mul(seconds);
