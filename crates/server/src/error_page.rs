@@ -23,7 +23,7 @@ fn listed(section: &str) -> BTreeSet<String> {
 fn same(section: &str, source: &BTreeSet<String>) {
     let listed = listed(section);
     let missing: Vec<_> = source.difference(&listed).collect();
-    let gone: Vec<_> = listed.difference(&source).collect();
+    let gone: Vec<_> = listed.difference(source).collect();
     assert!(
         missing.is_empty() && gone.is_empty(),
         "{PAGE}, {section}: add {missing:?}; remove {gone:?}"

@@ -1,6 +1,8 @@
 //! The HTTP API is what `openapi.json` says, according to an independent tool: schemathesis generates valid and
 //! invalid requests from the document, and checks every answer against it.
 
+#![allow(clippy::unwrap_used, reason = "a test fails loudly")]
+
 mod support;
 
 use std::process::Command;

@@ -35,7 +35,7 @@ fn is_as(text: &str, said: &str) -> bool {
 /// Runs the commands of a page, one after another at one server, and returns how many they are.
 fn run(page: &str) -> usize {
     let sessions: Vec<Block> = blocks(page).into_iter().filter(Block::is_session).collect();
-    let commands = || sessions.iter().flat_map(|block| block.commands());
+    let commands = || sessions.iter().flat_map(Block::commands);
     if sessions.is_empty() {
         return 0;
     }
