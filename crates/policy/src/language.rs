@@ -13,6 +13,8 @@ mod file;
 mod grammar;
 mod lint;
 mod reader;
+#[cfg(test)]
+mod reference;
 mod schema;
 
 pub use explain::{AppliedRule, Explanation, RuleExplanation};

@@ -4,6 +4,8 @@ mod check;
 mod completions;
 mod data;
 mod duration;
+#[cfg(test)]
+mod help_page;
 mod man;
 mod policy;
 mod secret;

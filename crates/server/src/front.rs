@@ -3,6 +3,8 @@
 //! The protocols are a closed set, so they are an enum: [`Front`] is the protocol that a listener serves.
 
 pub(crate) mod admin;
+#[cfg(test)]
+mod api_pages;
 pub(crate) mod grpc;
 pub(crate) mod http;
 pub(crate) mod metrics_page;

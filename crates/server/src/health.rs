@@ -45,7 +45,7 @@ impl HealthState {
 }
 
 /// The parts of the server that can have a problem.
-const PARTS: [&str; 16] = [
+pub(crate) const PARTS: [&str; 16] = [
     "accept",
     "access log",
     "audit",

@@ -23,6 +23,10 @@ mod bounds;
 mod cli;
 mod control;
 mod denial_log;
+#[cfg(test)]
+mod doc_pages;
+#[cfg(test)]
+mod error_page;
 mod files;
 mod front;
 mod health;

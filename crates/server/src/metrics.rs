@@ -260,7 +260,7 @@ fn add(counter: Option<&AtomicU64>) {
 }
 
 impl Refused {
-    const ALL: [(Self, &'static str); 16] = [
+    pub(crate) const ALL: [(Self, &'static str); 16] = [
         (Self::NoHttp, "no_http"),
         (Self::Handshake, "handshake"),
         (Self::Malformed, "malformed"),

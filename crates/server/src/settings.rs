@@ -10,6 +10,8 @@
 //! their source, before the server starts.
 
 mod flags;
+#[cfg(test)]
+mod page;
 mod reader;
 pub(crate) mod reference;
 mod sources;

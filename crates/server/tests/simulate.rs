@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails loudly")]
 
+mod support;
+
 use std::process::{Command, Output};
 
 fn tidegate(words: &[&str]) -> Output {
@@ -23,9 +25,65 @@ fn the_page_about_algorithms_shows_what_simulate_prints() {
     assert!(page.contains(picture), "docs/algorithms.md does not show:\n{picture}");
 }
 
+const TRACES: [&str; 4] = ["boundary", "steady", "burst", "greedy"];
+
+/// `WRITE_DOCS=1` writes the pictures again.
+#[test]
+fn the_pictures_of_the_guide_are_what_the_program_draws() {
+    let pictures = support::project("docs/pictures");
+    let pictures = pictures.to_str().unwrap();
+    if std::env::var_os("WRITE_DOCS").is_some() {
+        assert_eq!(stdout(&["simulate", "--svg", pictures]).lines().count(), 4);
+    }
+    for trace in TRACES {
+        let kept = std::fs::read_to_string(format!("{pictures}/simulate-{trace}.svg"));
+        let drawn = stdout(&["simulate", "--trace", trace, "--svg"]);
+        assert!(kept.unwrap_or_default() == drawn, "{trace}: `make references` writes the picture");
+    }
+}
+
+/// The picture says the same as the text, also to those who do not see it.
+#[test]
+fn a_picture_is_small_and_described_and_fits_dark_pages() {
+    for trace in TRACES {
+        let svg = stdout(&["simulate", "--trace", trace, "--svg"]);
+        assert!(svg.len() < 12_000, "{trace}: {} bytes", svg.len());
+        assert!(svg.contains("prefers-color-scheme:dark") && svg.contains("role=\"img\""));
+        let described =
+            svg.split("<desc id=\"d\">").nth(1).unwrap().split("</desc>").next().unwrap();
+        let text = stdout(&["simulate", "--trace", trace]);
+        for row in text.lines().filter(|line| line.contains(" pass, at most ")) {
+            let words: Vec<&str> = row.rsplit('│').next().unwrap().split_whitespace().collect();
+            let name = row.split_whitespace().next().unwrap();
+            let said = format!("{name}: {}", words.join(" "));
+            assert!(described.contains(&said), "{trace}: {said}: {described}");
+        }
+    }
+}
+
+#[test]
+fn a_picture_goes_where_the_command_line_says() {
+    let folder = support::folder("svg");
+    let dir = folder.to_str().unwrap();
+    let file = format!("{dir}/one.svg");
+    stdout(&["simulate", "--trace", "burst", "--svg", &file]);
+    assert_eq!(
+        std::fs::read_to_string(&file).unwrap(),
+        stdout(&["simulate", "--trace", "burst", "--svg", "-"])
+    );
+    let said = stdout(&["simulate", "--trace", "greedy", "--svg", dir]);
+    assert_eq!(said, format!("the picture is in {dir}/simulate-greedy.svg\n"));
+    let missing = format!("{dir}/none/one.svg");
+    let output = tidegate(&["simulate", "--svg", &missing]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains(&missing) && said.contains("check the path"), "{said}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
 #[test]
 fn every_trace_is_drawn_with_plain_characters_too() {
-    for trace in ["boundary", "steady", "burst", "greedy"] {
+    for trace in TRACES {
         let picture =
             stdout(&["simulate", "--trace", trace, "--ascii", "--amount", "20", "--seconds", "60"]);
         assert!(picture.is_ascii(), "{picture}");

@@ -11,6 +11,7 @@
 
 mod directions;
 mod facade;
+mod links;
 mod names;
 mod packages;
 mod sizes;

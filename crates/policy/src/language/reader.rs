@@ -223,7 +223,7 @@ impl Reader {
     ) -> Option<Chosen<'d>> {
         let forms = || choice.forms.iter().map(|form| form.name);
         match &node.value {
-            Value::Text(text, _) if choice.words.contains(&text.as_str()) => {
+            Value::Text(text, _) if choice.names().any(|word| word == text) => {
                 Some(Chosen::Word(text))
             }
             Value::Text(text, _) if forms().any(|form| form == text) => {
@@ -269,14 +269,14 @@ impl Reader {
 }
 
 fn unknown_word(text: &str, choice: &Choice) -> String {
-    let all = choice.words.iter().copied().chain(choice.forms.iter().map(|form| form.name));
+    let all = choice.names().chain(choice.forms.iter().map(|form| form.name));
     let (title, options, hint) = (choice.title, options(choice), hint(text, all));
     format!("{title} is {options}, not `{}`{hint}", shown(text))
 }
 
 /// All options of a choice, for an error.
 fn options(choice: &Choice) -> String {
-    let words = choice.words.iter().map(|word| format!("`{word}`"));
+    let words = choice.names().map(|word| format!("`{word}`"));
     let forms = choice.forms.iter().map(|form| format!("`{{ {}: … }}`", form.name));
     words.chain(forms).collect::<Vec<_>>().join(" or ")
 }

@@ -2,7 +2,10 @@
 //!
 //! It is printed from the table that the reader uses, so every key that the reader knows is in the schema.
 
-use crate::language::grammar::{Choice, Field, Instead, POLICY, Record, Required, Shape};
+use crate::document::{self, Document};
+use crate::language::grammar::{
+    Choice, ChoiceWord, Field, Instead, POLICY, Record, Required, Shape, TextKind, WhenAbsent,
+};
 use serde_json::{Map, Value, json};
 
 /// The JSON Schema (draft 2020-12) of a policy file.
@@ -57,16 +60,54 @@ fn either(name: &str, all: &[Instead]) -> Value {
 fn property(field: &Field) -> Value {
     let mut value = shape(&field.shape);
     if let Value::Object(fields) = &mut value {
-        fields.insert("description".into(), field.doc.into());
+        let (default, words) = match field.absent {
+            WhenAbsent::Value(text) => {
+                (parsed(&format!("{}: {text}", field.name), field.name), text)
+            }
+            WhenAbsent::Words(words) => (None, words),
+        };
+        let words = match (field.required, words) {
+            (Required::Yes, _) | (_, "") => String::new(),
+            (Required::No, words) => format!(" Default: {words}."),
+            (Required::Unless(_), words) => format!(" It is {words}."),
+        };
+        fields.insert("description".into(), format!("{}{words}", field.doc).into());
+        fields.extend(default.map(|value| ("default".to_owned(), value)));
+        let example = parsed(field.example, field.name);
+        fields.extend(example.map(|value| ("examples".to_owned(), json!([value]))));
     }
     value
 }
 
+/// The value of a key in entries such as `rate: 10/s, burst: 30`.
+fn parsed(entries: &str, name: &str) -> Option<Value> {
+    let document = Document::parse(format!("{{ {entries} }}").as_bytes()).ok()?;
+    as_json(&document).get(name).cloned()
+}
+
+/// A document as JSON. Numbers and booleans without quotes have their JSON types.
+fn as_json(document: &Document) -> Value {
+    match &document.value {
+        document::Value::Nothing => Value::Null,
+        document::Value::Text(text, true) => text.as_str().into(),
+        document::Value::Text(text, false) => match text.as_str() {
+            "true" => true.into(),
+            "false" => false.into(),
+            text => text.parse::<serde_json::Number>().map_or_else(|_| text.into(), Value::Number),
+        },
+        document::Value::List(list) => list.iter().map(as_json).collect(),
+        document::Value::Map(entries) => {
+            let entry = |entry: &document::Entry| (entry.name.to_string(), as_json(&entry.node));
+            Value::Object(entries.iter().map(entry).collect())
+        }
+    }
+}
+
 fn shape(this: &Shape) -> Value {
     match this {
-        Shape::Text { pattern, example } => {
-            json!({ "type": "string", "pattern": pattern, "examples": [example] })
-        }
+        Shape::Text(TextKind { name, doc, pattern, example }) => json!({
+            "type": "string", "title": name, "description": doc, "pattern": pattern, "examples": [example],
+        }),
         Shape::Plain => json!({ "type": ["string", "number", "boolean"] }),
         Shape::Whole { least, most } => {
             json!({ "type": "integer", "minimum": least, "maximum": most })
@@ -86,7 +127,7 @@ fn shape(this: &Shape) -> Value {
 
 /// Words, and maps with exactly one key.
 fn choice(choice: &Choice) -> Value {
-    let words = json!({ "enum": choice.words });
+    let word = |word: &ChoiceWord| json!({ "const": word.name, "description": word.doc });
     let form = |field: &Field| {
         json!({
             "type": "object",
@@ -95,9 +136,7 @@ fn choice(choice: &Choice) -> Value {
             "additionalProperties": false,
         })
     };
-    let forms: Vec<Value> = [words].into_iter().chain(choice.forms.iter().map(form)).collect();
-    match forms.as_slice() {
-        [only] => only.clone(),
-        several => json!({ "anyOf": several }),
-    }
+    let words = choice.words.iter().map(word);
+    let options: Vec<Value> = words.chain(choice.forms.iter().map(form)).collect();
+    json!({ "anyOf": options })
 }

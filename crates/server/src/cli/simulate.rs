@@ -10,17 +10,19 @@
 //! it. Time is a number here: nothing waits, and no clock is read.
 
 mod draw;
+mod svg;
 mod trace;
 
 use clap::{Args, ValueEnum};
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use tidegate_core::{Algorithm, Ask, Cost, Limit, LimitError, Outcome, Span, Timestamp, Written};
 
 #[derive(Args)]
 pub(crate) struct SimulateOptions {
-    /// When the requests arrive.
-    #[arg(long, value_enum, default_value_t = Trace::Boundary)]
-    trace: Trace,
+    /// When the requests arrive. The default is `boundary`; a directory of pictures gets all four.
+    #[arg(long, value_enum)]
+    trace: Option<Trace>,
     /// How many requests pass per period.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     amount: u64,
@@ -30,6 +32,9 @@ pub(crate) struct SimulateOptions {
     /// Draws with ASCII characters only.
     #[arg(long)]
     ascii: bool,
+    /// Draws an SVG picture: into this file, into this directory, or to the standard output if nothing is named.
+    #[arg(long, value_name = "FILE|DIR", num_args = 0..=1, default_missing_value = "-", conflicts_with = "ascii")]
+    svg: Option<PathBuf>,
 }
 
 /// When the requests arrive.
@@ -54,18 +59,92 @@ enum Fate {
     Refused(u64),
 }
 
+/// One trace under all six algorithms: what is drawn.
+struct Comparison {
+    trace: Trace,
+    amount: u64,
+    period: Span,
+    requests: Vec<u64>,
+    rows: Vec<AlgorithmRow>,
+}
+
+/// What one algorithm made of the trace.
+struct AlgorithmRow {
+    name: &'static str,
+    fates: Vec<Fate>,
+    /// The most requests that passed in any interval of one period.
+    most: usize,
+}
+
 /// Runs the simulation and writes the picture.
 pub(crate) fn run(options: &SimulateOptions, out: &mut impl Write) -> io::Result<()> {
-    let period = Span::from_secs(options.seconds);
-    let requests = options.trace.requests(options.amount, period.as_nanos());
-    let screen = draw::Screen::new(period.as_nanos(), options.ascii);
-    screen.heading(out, options.trace, options.amount, period)?;
-    screen.requests(out, &requests)?;
-    for algorithm in Algorithm::ALL {
-        let fates = play(algorithm, options.amount, period, &requests).map_err(io::Error::other)?;
-        screen.fates(out, algorithm.name(), &fates, period.as_nanos())?;
+    let trace = options.trace.unwrap_or(Trace::Boundary);
+    match &options.svg {
+        None => draw::text(&options.compare(trace)?, options.ascii, out),
+        Some(path) if path.as_os_str() == "-" => {
+            out.write_all(svg::picture(&options.compare(trace)?).as_bytes())
+        }
+        Some(path) if path.is_dir() => options.fill(path, out),
+        Some(path) => options.write(trace, path, out),
     }
-    screen.legend(out)
+}
+
+impl SimulateOptions {
+    fn compare(&self, trace: Trace) -> io::Result<Comparison> {
+        let period = Span::from_secs(self.seconds);
+        let requests = trace.requests(self.amount, period.as_nanos());
+        let row = |algorithm: Algorithm| {
+            let fates = play(algorithm, self.amount, period, &requests)?;
+            let most = most_in_a_period(&fates, period.as_nanos());
+            Ok(AlgorithmRow { name: algorithm.name(), fates, most })
+        };
+        let rows: Result<Vec<AlgorithmRow>, LimitError> =
+            Algorithm::ALL.into_iter().map(row).collect();
+        let rows = rows.map_err(io::Error::other)?;
+        Ok(Comparison { trace, amount: self.amount, period, requests, rows })
+    }
+
+    /// Writes the picture of the chosen trace, or of each trace, into a directory.
+    fn fill(&self, dir: &Path, out: &mut impl Write) -> io::Result<()> {
+        let chosen = self.trace.as_ref().map(std::slice::from_ref);
+        for trace in chosen.unwrap_or(Trace::value_variants()) {
+            let path = dir.join(format!("simulate-{}.svg", trace.name()));
+            self.write(*trace, &path, out)?;
+        }
+        Ok(())
+    }
+
+    fn write(&self, trace: Trace, path: &Path, out: &mut impl Write) -> io::Result<()> {
+        let shown = path.display();
+        std::fs::write(path, svg::picture(&self.compare(trace)?))
+            .map_err(|error| super::explained(&shown, &error))?;
+        writeln!(out, "the picture is in {shown}")
+    }
+}
+
+// === impl AlgorithmRow ===
+
+impl AlgorithmRow {
+    /// The instants at which requests passed.
+    fn passed(&self) -> impl Iterator<Item = u64> {
+        self.fates.iter().filter_map(|fate| match fate {
+            Fate::Passed(at) => Some(*at),
+            Fate::Refused(_) => None,
+        })
+    }
+
+    /// The instants at which requests were refused.
+    fn refused(&self) -> impl Iterator<Item = u64> {
+        self.fates.iter().filter_map(|fate| match fate {
+            Fate::Refused(at) => Some(*at),
+            Fate::Passed(_) => None,
+        })
+    }
+
+    /// How many passed, and how many of them within one period.
+    fn summary(&self) -> (usize, usize) {
+        (self.passed().count(), self.most)
+    }
 }
 
 /// The fate of every request under one algorithm.

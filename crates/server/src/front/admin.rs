@@ -6,6 +6,7 @@
 //!   POST /admin/v1/peek   /explain     POST /admin/v1/reset
 //!   PUT  /admin/v1/rules  /overrides   /tiers   /signals
 //!   GET  /admin/v1/upstreams  /leases  PUT  /admin/v1/upstreams
+//!   GET  /admin/v1/openapi.json        describes this API, for programs
 //! ```
 //!
 //! Every request carries a token: a reader's token to inspect, an operator's token to change. There are no cookies, so a web
@@ -24,4 +25,6 @@ mod wire;
 
 pub(crate) use auth::{Tokens, read_or_make};
 pub(crate) use handler::AdminHandler;
+#[cfg(test)]
+pub(crate) use routes::OPENAPI;
 pub(crate) use wire::explanation;

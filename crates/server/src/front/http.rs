@@ -21,4 +21,8 @@ mod routes;
 mod wire;
 
 pub(crate) use handler::HttpHandler;
+#[cfg(test)]
+pub(crate) use handler::OPENAPI;
+#[cfg(test)]
+pub(crate) use routes::endpoints;
 pub(crate) use wire::{VerdictText, read_json};

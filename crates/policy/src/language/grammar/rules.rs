@@ -1,8 +1,8 @@
 //! The keys of a rule, and of its limits.
 
 use super::{
-    Choice, EXPRESSION, Instead, KEY_PART, LENGTH, NAME, PERCENT, RATE, Record, Shape, optional,
-    required, required_unless, words,
+    Choice, EXPRESSION, Instead, KEY_PART, LENGTH, NAME, PERCENT, RATE, Record, Shape, TextKind,
+    optional, required, word, words,
 };
 
 pub(crate) static RULE: Record = Record {
@@ -10,86 +10,130 @@ pub(crate) static RULE: Record = Record {
     fields: &[
         required(
             "name",
-            "Names the rule in responses, logs and metrics. Its counters belong to this name.",
             NAME,
-        ),
-        optional("description", "Describes the purpose of the rule for people.", Shape::Plain),
+            "Names the rule in responses, logs and metrics. Its counters belong to this name.",
+        )
+        .example("name: per-client, key: [ip], limits: [15/s]"),
+        optional("description", Shape::Plain, "Describes the purpose of the rule for people.")
+            .otherwise("none")
+            .example("description: protects the login from guessing"),
         optional(
             "match",
-            "Lists conditions on attributes. All of them must hold; a list means any of its values. In paths, `*` is any one segment and `**` is any number of segments.",
             Shape::Map(&Shape::OneOrMore(&Shape::Plain)),
-        ),
+            "Lists conditions on attributes. All of them must hold; a list means any of its values. In paths, `*` is any one segment and `**` is any number of segments.",
+        )
+        .otherwise("all requests match")
+        .example("match: { method: POST, path: [/login, /api/**] }"),
         optional(
             "case_insensitive",
-            "With `true`, /LOGIN equals /login in the match, condition and key of this rule.",
             Shape::Flag,
-        ),
-        optional("when", "Adds a condition on attributes and on `cost`.", EXPRESSION),
+            "With `true`, /LOGIN equals /login in the match, condition and key of this rule.",
+        )
+        .otherwise("as in `paths`")
+        .example("case_insensitive: true"),
+        optional("when", EXPRESSION, "Adds a condition on attributes and on `cost`.")
+            .otherwise("always holds")
+            .example("when: 'cost <= 100 and method == \"POST\"'"),
         optional(
             "priority",
-            "Names the priority class of the requests that this rule applies to. The first rule with a `priority` counts. Such a rule needs neither `key` nor `limits`.",
             NAME,
-        ),
-        required_unless(
-            &[Instead::Key("priority"), Instead::Word("limits", UNLIMITED)],
+            "Names the priority class of the requests that this rule applies to. The first rule with a `priority` counts. Such a rule needs neither `key` nor `limits`.",
+        )
+        .otherwise("the class of later rules, or `normal`")
+        .example("priority: high"),
+        required(
             "key",
-            "Lists the attributes that select the counter: [user, ip] is a pair, [user|ip] is the first one that is present, [ip/48] is an IPv6 network, and [] is one counter for all requests.",
             Shape::List(&KEY_PART),
-        ),
-        required_unless(
-            &[Instead::Key("priority")],
+            "Lists the attributes that select the counter, 8 parts at most: [user, ip] is a pair, [user|ip] is the first one that is present, [ip/48] is an IPv6 network, and [] is one counter for all requests.",
+        )
+        .unless(
+            &[Instead::Key("priority"), Instead::Word("limits", UNLIMITED)],
+            "required, unless the rule has a `priority` or `limits: unlimited`",
+        )
+        .example("key: [user|ip, path]"),
+        required(
             "limits",
-            "Lists the limits. A request takes from all of them, or from none. With `unlimited`, the rule has no limits and needs no `key`; with `stop: true` in addition, it exempts its requests from all later rules.",
             LIMITS,
-        ),
+            "Lists 1 to 16 limits. A request takes from all of them, or from none. With `unlimited`, the rule has no limits and needs no `key`; with `stop: true` in addition, it exempts its requests from all later rules.",
+        )
+        .unless(&[Instead::Key("priority")], "required, unless the rule has a `priority`")
+        .example("limits: [2/s, { rate: 500/h, algorithm: sliding_buckets }]"),
         optional(
             "tiers",
-            "Lists the allowances of tiers that differ from the limits of the rule.",
             Shape::Map(&Shape::Choice(&TIER_ALLOWANCE)),
-        ),
+            "Lists the allowances of tiers that differ from the limits of the rule.",
+        )
+        .otherwise("every tier has the limits of the rule")
+        .example("tiers: { pro: { scale: 10 } }"),
         optional(
             "overrides",
-            "Lists the allowances of single customers that differ from the limits of the rule.",
             Shape::List(&Shape::Record(&OVERRIDE)),
-        ),
-        optional("mode", "Sets how strictly the limits are enforced.", Shape::Choice(&MODE)),
+            "Lists the allowances of single customers that differ from the limits of the rule.",
+        )
+        .otherwise("none")
+        .example("overrides: [{ key: { ip: 192.0.2.7 }, limits: [100/s] }]"),
+        optional("mode", Shape::Choice(&MODE), "Sets how strictly the limits are enforced.")
+            .default("hard")
+            .example("mode: { soft: 10% }"),
         optional(
             "on_limit",
-            "Sets what happens to a request above the limit.",
             Shape::Choice(&ON_LIMIT),
-        ),
-        optional("count_rejected", "With `true`, rejected requests count too.", Shape::Flag),
+            "Sets what happens to a request above the limit.",
+        )
+        .default("reject")
+        .example("on_limit: { delay: { max_wait: 2s } }"),
+        optional(
+            "count_rejected",
+            Shape::Flag,
+            "With `true`, rejected requests count too, at most as much as the limit once more. So a client that goes on is refused for longer.",
+        )
+        .default("false")
+        .example("count_rejected: true"),
         optional(
             "count",
-            "Sets which requests count. The caller reports the outcome of a request later.",
             Shape::Choice(&COUNT),
-        ),
+            "Sets which requests count. The caller reports the outcome of a request later.",
+        )
+        .default("all")
+        .example("count: failures"),
         optional(
             "consistency",
-            "Sets how exact the counters are that several nodes share.",
             Shape::Choice(&CONSISTENCY),
-        ),
+            "Sets how exact the counters are that several nodes share.",
+        )
+        .default("exact")
+        .example("consistency: { lease: { share: 5% } }"),
         optional(
             "on_store_error",
-            "Sets what the rule does while its store is unreachable.",
             Shape::Choice(&ON_STORE_ERROR),
-        ),
+            "Sets what the rule does while its store is unreachable.",
+        )
+        .default("local")
+        .example("on_store_error: deny"),
         optional(
             "when_full",
-            "Sets what happens to new keys when the memory is full of active ones.",
             Shape::Choice(&WHEN_FULL),
-        ),
+            "Sets what happens to new keys when the memory is full of active ones.",
+        )
+        .default("shared")
+        .example("when_full: deny"),
         optional(
             "shadow",
-            "With `true`, the rule counts and reports what it would do, but denies nothing.",
             Shape::Flag,
-        ),
-        optional("enabled", "With `false`, the rule is disabled.", Shape::Flag),
+            "With `true`, the rule counts and reports what it would do, but denies nothing.",
+        )
+        .default("false")
+        .example("shadow: true"),
+        optional("enabled", Shape::Flag, "With `false`, the rule is disabled.")
+            .default("true")
+            .example("enabled: false"),
         optional(
             "stop",
-            "With `true`, later rules are skipped when this one applies.",
             Shape::Flag,
-        ),
+            "With `true`, later rules are skipped when this one applies.",
+        )
+        .default("false")
+        .example("stop: true"),
     ],
     others: None,
 };
@@ -98,7 +142,12 @@ pub(crate) static RULE: Record = Record {
 pub(crate) const UNLIMITED: &str = "unlimited";
 
 const LIMITS: Shape = Shape::ShortOrLong(
-    &Shape::Text { pattern: "^unlimited$", example: UNLIMITED },
+    &Shape::Text(&TextKind {
+        name: "`unlimited`",
+        doc: "",
+        pattern: "^unlimited$",
+        example: UNLIMITED,
+    }),
     &Shape::List(&LIMIT),
 );
 
@@ -115,19 +164,20 @@ pub(crate) static CONCURRENCY_RECORD: Record = Record {
     fields: &[
         required(
             "concurrent",
-            "Sets how many requests may be in flight at a time.",
             Shape::Whole { least: 1, most: MOST_CONCURRENT },
-        ),
-        optional(
-            "name",
-            "Sets the id of the limit, which its permits belong to. The default is `concurrent`.",
-            NAME,
-        ),
+            "Sets how many requests may be in flight at a time. On Redis it is at most 1,000, headroom included.",
+        )
+        .example("concurrent: 20"),
+        optional("name", NAME, "Sets the id of the limit, which its permits belong to.")
+            .default("concurrent")
+            .example("concurrent: 20, name: uploads"),
         optional(
             "lease",
-            "Sets how long a permit is held that is neither returned nor renewed, from 1s to 1h. The default is 30s.",
             LENGTH,
-        ),
+            "Sets how long a permit is held that is neither returned nor renewed, from 1s to 1h; on Redis in whole seconds.",
+        )
+        .default("30s")
+        .example("concurrent: 20, lease: 2min"),
     ],
     others: None,
 };
@@ -135,43 +185,43 @@ pub(crate) static CONCURRENCY_RECORD: Record = Record {
 pub(crate) static LIMIT_RECORD: Record = Record {
     title: "a limit",
     fields: &[
-        required(
-            "rate",
-            "Sets the amount and the period, such as 15/s. Periods are ms, s, min, h, day and week with an optional factor, or calendar-day, calendar-week and calendar-month with an optional @Zone/City.",
-            RATE,
-        ),
-        optional(
-            "name",
-            "Sets the id of the limit, which its counters belong to. The default is its period.",
-            NAME,
-        ),
-        optional(
-            "algorithm",
-            "Selects the algorithm that counts. The default is token_bucket; under a tier or an override, it is the algorithm of the limit that this one replaces.",
-            Shape::Choice(&ALGORITHM),
-        ),
+        required("rate", RATE, "Sets the amount and the period.").example("rate: 500/30s"),
+        optional("name", NAME, "Sets the id of the limit, which its counters belong to.")
+            .otherwise("the period as it is written, such as `s` or `30s`")
+            .example("rate: 100/day, name: daily"),
+        optional("algorithm", Shape::Choice(&ALGORITHM), "Selects the algorithm that counts.")
+            .otherwise("`token_bucket`; for a calendar period `fixed_window`, the only one possible; under a tier or an override that of the limit that this one replaces")
+            .example("rate: 500/h, algorithm: sliding_buckets"),
         optional(
             "burst",
-            "For token_bucket, sets how much may pass in one burst. The default is the amount.",
             Shape::Whole { least: 1, most: u64::MAX },
-        ),
-        optional(
-            "refill",
-            "For token_bucket, sets how tokens are refilled.",
-            Shape::Choice(&REFILL),
-        ),
+            "For token_bucket, sets how much may pass in one burst.",
+        )
+        .otherwise("the amount")
+        .example("rate: 10/s, burst: 30"),
+        optional("refill", Shape::Choice(&REFILL), "For token_bucket, sets how tokens are refilled.")
+            .default("continuous")
+            .example("rate: 10/s, refill: interval"),
         optional(
             "queue",
-            "For leaky_bucket, sets how many requests may wait. The default is the amount.",
             Shape::Whole { least: 0, most: u64::MAX },
-        ),
+            "For leaky_bucket, sets how many requests may wait, on all nodes together.",
+        )
+        .otherwise("the amount")
+        .example("rate: 10/s, algorithm: leaky_bucket, queue: 20"),
         optional(
             "buckets",
-            "For sliding_buckets, sets the number of parts of the window. The default is 60.",
             Shape::Whole { least: 2, most: 1_000 },
-        ),
-        optional("align", "For fixed_window, sets when windows begin.", Shape::Choice(&ALIGN)),
-        optional("block", "Confirms that an amount of 0 is intended.", Shape::Flag),
+            "For sliding_buckets, sets the number of parts of the window.",
+        )
+        .default("60")
+        .example("rate: 500/h, algorithm: sliding_buckets, buckets: 30"),
+        optional("align", Shape::Choice(&ALIGN), "For fixed_window, sets when windows begin.")
+            .default("epoch")
+            .example("rate: 20/day, algorithm: fixed_window, align: first"),
+        optional("block", Shape::Flag, "Confirms that an amount of 0 is intended.")
+            .otherwise("`false`")
+            .example("rate: 0/s, block: true"),
     ],
     others: None,
 };
@@ -179,34 +229,87 @@ pub(crate) static LIMIT_RECORD: Record = Record {
 pub(crate) static ALGORITHM: Choice = words(
     "`algorithm`",
     &[
-        "fixed_window",
-        "sliding_log",
-        "sliding_buckets",
-        "sliding_weighted",
-        "token_bucket",
-        "leaky_bucket",
+        word(
+            "fixed_window",
+            "Counts in windows that begin at fixed times. Up to twice the limit may pass around the start of a window.",
+        ),
+        word(
+            "sliding_log",
+            "Remembers the time of each request. It is exact, and meant for small limits.",
+        ),
+        word(
+            "sliding_buckets",
+            "Counts in parts of a window that slides. Never more than the limit passes, in any period.",
+        ),
+        word(
+            "sliding_weighted",
+            "Counts two windows and weighs the earlier one. It needs little memory. About the limit passes if requests are spread evenly, and at most twice the limit.",
+        ),
+        word("token_bucket", "Refills tokens at the rate. It allows a burst, and then the rate."),
+        word(
+            "leaky_bucket",
+            "Lets requests through one at a time, evenly spaced; others wait for their turn or are refused.",
+        ),
     ],
 );
-pub(crate) static REFILL: Choice = words("`refill`", &["continuous", "interval"]);
-pub(crate) static ALIGN: Choice = words("`align`", &["epoch", "first"]);
-pub(crate) static COUNT: Choice = words("`count`", &["all", "failures", "successes"]);
-pub(crate) static ON_STORE_ERROR: Choice = words("`on_store_error`", &["local", "allow", "deny"]);
-pub(crate) static WHEN_FULL: Choice = words("`when_full`", &["shared", "allow", "deny"]);
+pub(crate) static REFILL: Choice = words(
+    "`refill`",
+    &[
+        word("continuous", "Tokens come one by one, evenly spread over the period."),
+        word("interval", "All tokens of a period come at once, at its end."),
+    ],
+);
+pub(crate) static ALIGN: Choice = words(
+    "`align`",
+    &[
+        word("epoch", "Windows begin at whole multiples of the period since 1970 (UTC)."),
+        word("first", "The window of a key begins with its first request."),
+    ],
+);
+pub(crate) static COUNT: Choice = words(
+    "`count`",
+    &[
+        word("all", "Every request counts that passes."),
+        word("failures", "Only requests count whose failure is reported, such as failed logins."),
+        word("successes", "Only requests count whose success is reported."),
+    ],
+);
+pub(crate) static ON_STORE_ERROR: Choice = words(
+    "`on_store_error`",
+    &[
+        word(
+            "local",
+            "Each of N nodes counts by itself and allows 1/N of the limit, at least 1, in addition to what the store has counted.",
+        ),
+        word("allow", "Requests pass."),
+        word("deny", "Requests are refused."),
+    ],
+);
+pub(crate) static WHEN_FULL: Choice = words(
+    "`when_full`",
+    &[
+        word("shared", "The least used key moves to a shared sketch that only overestimates."),
+        word("allow", "Requests of new keys pass."),
+        word("deny", "Requests of new keys are refused."),
+    ],
+);
 
 pub(crate) static TIER_ALLOWANCE: Choice = Choice {
     title: "a tier",
-    words: &["unlimited"],
+    words: &[word("unlimited", "The rule does not limit this tier.")],
     forms: &[
         optional(
             "scale",
-            "Multiplies the amount, burst and queue of the rule. The result is rounded down and at least 1.",
             Shape::Scale,
-        ),
+            "Multiplies the amount, burst and queue of the rule. The result is rounded down and at least 1.",
+        )
+        .example("scale: 2.5"),
         optional(
             "limits",
-            "Lists the limits of this tier, in place of the rule's. A limit that says only its rate counts like the limit that it replaces.",
             LIMITS,
-        ),
+            "Lists the limits of this tier, in place of the rule's. A limit that says only its rate counts like the limit that it replaces.",
+        )
+        .example("limits: [1000/s]"),
     ],
 };
 
@@ -215,75 +318,94 @@ pub(crate) static OVERRIDE: Record = Record {
     fields: &[
         required(
             "key",
-            "Selects the customers by values of some attributes of the key.",
             Shape::Map(&Shape::Plain),
-        ),
+            "Selects the customers by values of some attributes of the key.",
+        )
+        .example("key: { ip: 192.0.2.7 }, limits: [1000/s]"),
         required(
             "limits",
-            "Lists their limits, in place of the rule's, or says `unlimited`. A limit that says only its rate counts like the limit that it replaces.",
             LIMITS,
-        ),
+            "Lists their limits, in place of the rule's, or says `unlimited`. A limit that says only its rate counts like the limit that it replaces.",
+        )
+        .example("key: { ip: 192.0.2.7 }, limits: unlimited"),
     ],
     others: None,
 };
 
 pub(crate) static MODE: Choice = Choice {
     title: "`mode`",
-    words: &["hard"],
+    words: &[word("hard", "The limit is as it is written.")],
     forms: &[
-        optional("soft", "This many per cent above the limit still pass, and are marked.", PERCENT),
-        optional("elastic", "The limit grows while a condition holds.", Shape::Record(&ELASTIC)),
+        optional(
+            "soft",
+            PERCENT,
+            "This many per cent above the limit still pass, and are marked. It is from 1% to 900%.",
+        )
+        .example("soft: 10%"),
+        optional("elastic", Shape::Record(&ELASTIC), "The limit grows while a condition holds.")
+            .example("elastic: { up_to: 200%, while: 'load < 0.7' }"),
     ],
 };
 
 pub(crate) static ELASTIC: Record = Record {
     title: "`elastic`",
     fields: &[
-        required("up_to", "Sets the raised limit, in per cent of the limit.", PERCENT),
         required(
-            "while",
-            "Sets the condition on reported signals, such as `load < 0.7`.",
-            EXPRESSION,
-        ),
+            "up_to",
+            PERCENT,
+            "Sets the raised limit, in per cent of the limit. It is from 101% to 1000%.",
+        )
+        .example("up_to: 200%, while: 'load < 0.7'"),
+        required("while", EXPRESSION, "Sets the condition on reported signals.")
+            .example("up_to: 200%, while: 'pressure < 0.7'"),
     ],
     others: None,
 };
 
 pub(crate) static ON_LIMIT: Choice = Choice {
     title: "`on_limit`",
-    words: &["reject"],
+    words: &[word("reject", "The request is refused.")],
     forms: &[
-        optional("delay", "The request waits for its turn.", Shape::Record(&DELAY)),
+        optional("delay", Shape::Record(&DELAY), "The request waits for its turn.")
+            .example("delay: { max_wait: 2s, max_queue: 100 }"),
         optional(
             "deprioritize",
-            "The request passes, but in this priority class, if it is lower than its own. The proxy or the caller serves higher classes first.",
             NAME,
-        ),
-        optional("flag", "The request passes, and is marked with this word.", NAME),
+            "The request passes, but in this priority class, if it is lower than its own. The proxy or the caller serves higher classes first.",
+        )
+        .example("deprioritize: low"),
+        optional("flag", NAME, "The request passes, and is marked with this word.")
+            .example("flag: challenge"),
     ],
 };
 
 pub(crate) static DELAY: Record = Record {
     title: "`delay`",
     fields: &[
-        required("max_wait", "Sets the longest wait.", LENGTH),
+        required("max_wait", LENGTH, "Sets the longest wait, up to 1h.").example("max_wait: 2s"),
         optional(
             "max_queue",
-            "Sets how many requests of one key may wait on one node. The default is 1000.",
             Shape::Whole { least: 1, most: 1_000_000 },
-        ),
+            "Sets how many requests of one key may wait on one node.",
+        )
+        .default("1000")
+        .example("max_wait: 2s, max_queue: 100"),
     ],
     others: None,
 };
 
 pub(crate) static CONSISTENCY: Choice = Choice {
     title: "`consistency`",
-    words: &["exact", "lease"],
+    words: &[
+        word("exact", "The store decides each request."),
+        word("lease", "The form below, with the defaults of its keys."),
+    ],
     forms: &[optional(
         "lease",
-        "Nodes take parts of a limit in advance, and spend them by themselves.",
         Shape::Record(&LEASE),
-    )],
+        "Nodes take parts of a limit in advance, and spend them by themselves. Never more than the limit passes.",
+    )
+    .example("lease: { share: 5%, interval: 50ms }")],
 };
 
 pub(crate) static LEASE: Record = Record {
@@ -291,14 +413,14 @@ pub(crate) static LEASE: Record = Record {
     fields: &[
         optional(
             "share",
-            "Sets the most of a limit that a node takes at a time. The default is 10%.",
             PERCENT,
-        ),
-        optional(
-            "interval",
-            "Sets how often a busy node asks, from 10ms to 1s. The default is 100ms.",
-            LENGTH,
-        ),
+            "Sets the most of a limit that a node takes at a time, from 1% to 50%.",
+        )
+        .default("10%")
+        .example("share: 5%"),
+        optional("interval", LENGTH, "Sets how often a busy node asks, from 10ms to 1s.")
+            .default("100ms")
+            .example("interval: 50ms"),
     ],
     others: None,
 };

@@ -38,6 +38,16 @@ impl Trace {
         }
     }
 
+    /// Its name on the command line.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Boundary => "boundary",
+            Self::Steady => "steady",
+            Self::Burst => "burst",
+            Self::Greedy => "greedy",
+        }
+    }
+
     /// What the trace shows, in a sentence.
     pub(super) const fn story(self) -> &'static str {
         match self {

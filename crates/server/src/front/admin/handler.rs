@@ -56,7 +56,7 @@ impl<S: Backend> WebHandler for AdminHandler<S> {
             self.metrics.refused(Refused::Foreign);
             return Err(refused(foreign));
         }
-        if call.path == "/live" && call.method == "GET" {
+        if call.path == routes::LIVE && call.method == "GET" {
             return Ok(((), BodyBound::bytes(0)));
         }
         let role = self.tokens.role(call).ok_or_else(|| self.unauthenticated(call))?;
@@ -70,7 +70,7 @@ impl<S: Backend> WebHandler for AdminHandler<S> {
     }
 
     async fn answer(&self, (): (), call: &Call<'_>) -> Answer {
-        if call.path == "/live" {
+        if call.path == routes::LIVE {
             return Answer::fixed(JSON, "{\"status\":\"live\"}\n");
         }
         // `begin` has authenticated the request. The role is determined again because the audit log names it.
@@ -119,6 +119,7 @@ impl<S: Backend> AdminHandler<S> {
     ) -> Result<Answer, Answer> {
         match action {
             AdminAction::Metrics => Ok(self.page.text()),
+            AdminAction::OpenApi => Ok(Answer::fixed(JSON, routes::OPENAPI)),
             AdminAction::Status => Ok(self.status()),
             AdminAction::Control => Ok(self.control()),
             AdminAction::Audit => self.audit(call),

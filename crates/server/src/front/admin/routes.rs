@@ -19,6 +19,7 @@ pub(super) struct AdminRoute {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum AdminAction {
     Metrics,
+    OpenApi,
     Status,
     Control,
     Audit,
@@ -51,8 +52,9 @@ const fn route(
 }
 
 /// All endpoints that need a token; every other path is answered with 404.
-const ROUTES: [AdminRoute; 20] = [
+const ROUTES: [AdminRoute; 21] = [
     route("GET", "/metrics", AdminRole::Reader, AdminAction::Metrics),
+    route("GET", "/admin/v1/openapi.json", AdminRole::Reader, AdminAction::OpenApi),
     route("GET", "/admin/v1/status", AdminRole::Reader, AdminAction::Status),
     route("GET", "/admin/v1/control", AdminRole::Reader, AdminAction::Control),
     route("GET", "/admin/v1/audit", AdminRole::Reader, AdminAction::Audit),
@@ -74,10 +76,20 @@ const ROUTES: [AdminRoute; 20] = [
     route("PUT", "/admin/v1/upstreams", AdminRole::Operator, AdminAction::PutUpstreams),
 ];
 
+/// Describes the endpoints for programs. A test compares it with the table.
+pub(crate) const OPENAPI: &str = include_str!("openapi.json");
+
+/// The path that needs no token: [`super::handler`] answers it. With another method, a client with a token learns that.
+pub(super) const LIVE: &str = "/live";
+const LIVE_METHOD: &[&str] = &["GET"];
+
 /// The route of a request. A path must match exactly: it has only one spelling.
 pub(super) fn find(call: &Call<'_>) -> Result<&'static AdminRoute, Answer> {
     let method = if call.method == "HEAD" { "GET" } else { call.method };
     let mut here = ROUTES.iter().filter(|route| route.path == call.path).peekable();
+    if call.path == LIVE {
+        return Err(only(LIVE_METHOD));
+    }
     if here.peek().is_none() {
         return Err(Answer::problem(StatusCode::NOT_FOUND, "no such path"));
     }
@@ -86,7 +98,11 @@ pub(super) fn find(call: &Call<'_>) -> Result<&'static AdminRoute, Answer> {
 
 fn wrong_method(path: &str) -> Answer {
     let methods = ROUTES.iter().filter(|route| route.path == path);
-    let methods: Vec<&str> = methods.map(|route| route.method).collect();
+    only(&methods.map(|route| route.method).collect::<Vec<_>>())
+}
+
+/// The answer to a request with another method than these.
+fn only(methods: &[&str]) -> Answer {
     let detail = format!("Method not allowed; use {}", methods.join(" or "));
     let answer = Answer::problem(StatusCode::METHOD_NOT_ALLOWED, &detail);
     match HeaderValue::try_from(methods.join(", ")) {
@@ -114,4 +130,41 @@ impl AdminRoute {
 
 fn unsupported(detail: &str) -> Answer {
     Answer::problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+    use std::collections::BTreeSet;
+
+    /// The endpoints of the document: method, path, and whether a reader may use it. `/live` needs no token.
+    fn described() -> BTreeSet<(String, String, bool)> {
+        let document: Value = serde_json::from_str(OPENAPI).unwrap();
+        let mut found = BTreeSet::new();
+        for (path, methods) in document["paths"].as_object().unwrap() {
+            for (method, operation) in methods.as_object().unwrap() {
+                let security = operation["security"].as_array().unwrap();
+                let reader = security.iter().any(|scheme| scheme.get("reader").is_some());
+                assert!(path == "/live" || !security.is_empty(), "{method} {path} needs a token");
+                found.insert((method.to_uppercase(), path.clone(), reader));
+            }
+        }
+        found.remove(&("GET".to_owned(), "/live".to_owned(), false));
+        found
+    }
+
+    #[test]
+    fn the_openapi_document_has_the_endpoints_of_the_table_and_their_roles() {
+        let route = |route: &AdminRoute| {
+            (route.method.to_owned(), route.path.to_owned(), route.role == AdminRole::Reader)
+        };
+        let (described, routes) = (described(), ROUTES.iter().map(route).collect());
+        let missing: Vec<_> = BTreeSet::difference(&routes, &described).collect();
+        let more: Vec<_> = described.difference(&routes).collect();
+        assert!(
+            missing.is_empty() && more.is_empty(),
+            "crates/server/src/front/admin/openapi.json lacks (method, path, for readers): {missing:?}; it has no route for: {more:?}"
+        );
+    }
 }

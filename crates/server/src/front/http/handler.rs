@@ -36,7 +36,7 @@ pub(crate) struct HttpHandler<S> {
     pub(super) turns: Rc<LongWorkQueue>,
 }
 
-const OPENAPI: &str = include_str!("openapi.json");
+pub(crate) const OPENAPI: &str = include_str!("openapi.json");
 
 impl<S: Backend> WebHandler for HttpHandler<S> {
     type Route = HttpRoute;

@@ -68,6 +68,12 @@ impl HttpRoute {
     }
 }
 
+/// The paths of all endpoints with their methods.
+#[cfg(test)]
+pub(crate) fn endpoints() -> impl Iterator<Item = (&'static str, &'static str)> {
+    HttpRoute::ALL.into_iter().map(|(path, route)| (path, route.allowed()))
+}
+
 pub(super) fn not_found(path: &str) -> Answer {
     let known = HttpRoute::ALL.iter().map(|(known, _)| *known);
     let near = known.min_by_key(|known| strsim::levenshtein(known, path)).unwrap_or("/v1/check");
