@@ -78,7 +78,7 @@ impl Service {
         node.arg("service.mjs").current_dir(&server.folder).stdout(Stdio::piped());
         node.env("TIDEGATE", format!("http://{}", server.http));
         node.env("TIDEGATE_TIMEOUT_MS", "30000"); // for busy machines
-        let mut child = node.spawn().expect("`make deps` installs Node");
+        let mut child = node.spawn().unwrap(); // `make deps` installs Node
         let mut port = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut port).unwrap();
         Self { child, address: format!("127.0.0.1:{}", port.trim()).parse().unwrap() }
