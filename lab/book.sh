@@ -10,8 +10,9 @@ mdbook=$PWD/target/tools/bin/mdbook source=target/book-source book=target/book
 rm -rf "$source" "$book"
 mkdir -p "$source"
 cp -r docs deploy timelines ./*.md Makefile "$source"
-# The source is not in the book, so its folders are named without a link.
-sed -i -E 's#\[([^]]*)\]\((crates|lab)(/[a-z/]*)?\)#\1#g' "$source"/*.md
+# The source is not in the book, so its files are named without a link. SUMMARY.md is the list of pages beside every page.
+find "$source" -name '*.md' -exec sed -i -E \
+  -e 's#\[([^]]*)\]\((\.\./)*(crates|lab|simulator|fuzz)(/[^)]*)?\)#\1#g' -e 's#\]\(docs/SUMMARY\.md\)#](index.html)#g' {} +
 rm "$source/docs/SUMMARY.md" "$source/docs/book.toml"
 cp docs/book.toml "$source"
 {
