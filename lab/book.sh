@@ -10,6 +10,9 @@ mdbook=$PWD/target/tools/bin/mdbook source=target/book-source book=target/book
 rm -rf "$source" "$book"
 mkdir -p "$source"
 cp -r docs deploy timelines ./*.md Makefile "$source"
+# The source is not in the book, so its files are named without a link. SUMMARY.md is the list of pages beside every page.
+find "$source" -name '*.md' -exec sed -i -E \
+  -e 's#\[([^]]*)\]\((\.\./)*(crates|lab|simulator|fuzz)(/[^)]*)?\)#\1#g' -e 's#\]\(docs/SUMMARY\.md\)#](index.html)#g' {} +
 rm "$source/docs/SUMMARY.md" "$source/docs/book.toml"
 cp docs/book.toml "$source"
 {
@@ -21,4 +24,7 @@ cp docs/book.toml "$source"
 } >"$source/SUMMARY.md"
 
 "$mdbook" build "$source" --dest-dir "$PWD/$book"
+# index.html is a copy of the first page, from which relative links lead elsewhere.
+first=$(sed -n 's|^[- ]*\[.*](\(.*\)\.md)$|docs/\1.html|p' docs/SUMMARY.md | head -n 1)
+printf '<!doctype html><meta http-equiv="refresh" content="0; url=%s"><a href="%s">tidegate</a>\n' "$first" "$first" >"$book/index.html"
 python3 lab/book_links.py "$book"

@@ -24,7 +24,7 @@ fn routes() -> Vec<Route> {
         Route { method, path, operator: !looks }
     };
     let routes: Vec<Route> = rows.map(route).collect();
-    assert_eq!(routes.len(), 20);
+    assert_eq!(routes.len(), 21);
     routes
 }
 
