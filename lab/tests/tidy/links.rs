@@ -18,6 +18,10 @@ fn parsed(text: &str) -> Page {
     let mut page = Page::default();
     let mut heading: Option<String> = None;
     for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
+        #[expect(
+            clippy::wildcard_enum_match_arm,
+            reason = "only these events are of links and headings"
+        )]
         match event {
             Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
                 page.links.push(dest_url.into_string());
