@@ -89,8 +89,6 @@ pub enum DecidedBy {
     Cache,
     /// A part of the limit that this node holds.
     Lease,
-    /// The shared sketch of a store whose memory is full.
-    Sketch,
     /// The rules' `on_store_error`, because the store did not answer.
     Fallback,
     /// The policy alone, because there was nothing to count.
@@ -480,7 +478,6 @@ impl DecidedBy {
             Self::Store => "store",
             Self::Cache => "cache",
             Self::Lease => "lease",
-            Self::Sketch => "sketch",
             Self::Fallback => "fallback",
             Self::Policy => "policy",
         }

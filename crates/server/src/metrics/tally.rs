@@ -39,11 +39,10 @@ pub(crate) struct Row {
 }
 
 pub(crate) const OUTCOMES: [&str; 4] = ["allow", "delay", "deny", "would_deny"];
-pub(crate) const DECIDERS: [DecidedBy; 6] = [
+pub(crate) const DECIDERS: [DecidedBy; 5] = [
     DecidedBy::Store,
     DecidedBy::Cache,
     DecidedBy::Lease,
-    DecidedBy::Sketch,
     DecidedBy::Fallback,
     DecidedBy::Policy,
 ];
