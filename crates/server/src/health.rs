@@ -45,7 +45,7 @@ impl HealthState {
 }
 
 /// The parts of the server that can have a problem.
-const PARTS: [&str; 16] = [
+const PARTS: [&str; 17] = [
     "accept",
     "access log",
     "audit",
@@ -57,6 +57,7 @@ const PARTS: [&str; 16] = [
     "keys for tokens",
     "open files",
     "policy",
+    "recording",
     "room",
     "routes",
     "rules",

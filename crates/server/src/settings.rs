@@ -26,6 +26,7 @@ use crate::line_writer::LogPlace;
 use crate::log::{LogFormat, LogOptions};
 use crate::net::{Caps, Timeouts, TlsFiles};
 use crate::proxy::TokenSettings;
+use crate::recorder::RecordSettings;
 use reader::Reader;
 use sources::{Given, Origin, from_environment, from_file};
 use std::collections::BTreeMap;
@@ -84,6 +85,7 @@ pub(crate) struct Settings {
     /// Serves the metrics without a token.
     pub(crate) metrics: Listen,
     pub(crate) denial_log: Option<DenialLogSettings>,
+    pub(crate) record: Option<RecordSettings>,
     pub(crate) log: LogOptions,
     /// Every setting as text, and where it comes from.
     given: Given,
@@ -241,6 +243,7 @@ impl Settings {
             reader_token_file: path(reader.text("admin.reader_token_file")),
             metrics,
             denial_log: reader.denial_log(),
+            record: reader.record(),
             log: reader.log(),
             data_dir,
             given: BTreeMap::new(),

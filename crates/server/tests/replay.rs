@@ -354,12 +354,9 @@ fn suggestions_are_the_worst_windows_with_a_reserve() {
     ]);
     assert_eq!((&suggestion["needs"], &suggestion["keys_above"]), (&expected, &json!(1)));
     let table = text(&bench.run(PER_CLIENT, busy(), &["--log-format", FORMAT, "--suggest"]));
-    for part in [
-        "suggestions per min",
-        "11.25",
-        "20 per min",
-        "1 of 2 keys have a worst window above 5",
-    ] {
+    for part in
+        ["suggestions per min", "11.25", "20 per min", "1 of 2 keys have a worst window above 5"]
+    {
         assert!(table.contains(part), "{part}\n{table}");
     }
 }

@@ -4,11 +4,13 @@ use super::greeting::absolute;
 use super::proxy::{open_access_log, read_keys, read_routes, token_keys};
 use super::{Failure, Server, named};
 use crate::backend::Backend;
+use crate::decision_logs::DecisionLogs;
 use crate::denial_log::Denials;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::net::{Budget, Certificate, Drain};
 use crate::proxy::{LiveKeys, LiveRoutes};
+use crate::recorder::Recorder;
 use crate::rule_files::{self, RuleFiles, RuleFolder, Texts};
 use crate::rulebook::{self, DEFAULT_POLICY, Rulebook, RulebookContext};
 use crate::settings::{RedisOptions, SECRET, Settings, StoreUrl, reference};
@@ -172,9 +174,15 @@ impl Prepared {
         let access_log = open_access_log(&settings, &clock, reports.clone())?;
         let denials = match &settings.denial_log {
             None => Denials::default(),
-            Some(log) => Denials::start(log, (&clock, &secret), reports)
+            Some(log) => Denials::start(log, (&clock, &secret), reports.clone())
                 .map_err(named("denial_log", log.place.path()))?,
         };
+        let recorder = match settings.record.clone() {
+            None => Recorder::default(),
+            Some(record) => Recorder::start(record.clone(), (&clock, &secret), reports)
+                .map_err(named("record.file", &record.file))?,
+        };
+        let decisions = DecisionLogs { denials, recorder };
         let shared = Server {
             settings,
             clock,
@@ -188,7 +196,7 @@ impl Prepared {
             certificate,
             routes,
             access_log,
-            denials,
+            decisions,
             keys,
             budget,
             proxy_budget,

@@ -51,6 +51,17 @@ pub(super) struct RecordedComparison {
     pub(super) newly_refused: u64,
     /// Refused in the recording, and passes now.
     pub(super) newly_allowed: u64,
+    /// The first requests that are answered differently.
+    pub(super) first: Vec<FirstDifference>,
+}
+
+/// A request that is answered differently from its recording.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FirstDifference {
+    pub(super) at: u64,
+    pub(super) request: String,
+    /// Whether it passes now.
+    pub(super) allowed: bool,
 }
 
 /// How a lane is set up.
@@ -142,7 +153,13 @@ impl ReplayLane {
         };
         match (allowed, request.recorded) {
             (None, _) => self.tally.undecided = self.tally.undecided.saturating_add(1),
-            (Some(allowed), Some(recorded)) => self.recorded.add(recorded.allowed, allowed),
+            (Some(allowed), Some(recorded)) => {
+                self.recorded.add(recorded.allowed, allowed);
+                if recorded.allowed != allowed && self.recorded.first.len() < FIRST_REFUSALS {
+                    let request = shown_values(values(), names);
+                    self.recorded.first.push(FirstDifference { at, request, allowed });
+                }
+            }
             (Some(_), None) => {}
         }
         allowed
@@ -424,6 +441,20 @@ fn shown_key(policy: &Policy, secret: &Secret, values: &KeyValues<'_>) -> String
         [] => "(all requests)".to_owned(),
         pairs => pairs.iter().map(pair).collect::<Vec<_>>().join(" "),
     }
+}
+
+/// All values of a recorded request, as `name=value`.
+fn shown_values<'v>(values: impl Iterator<Item = (u16, &'v str)>, names: &[String]) -> String {
+    let name = |number: u16| match number {
+        IP => "ip",
+        METHOD => "method",
+        PATH => "path",
+        DESCRIPTOR => "descriptor",
+        number => name_of(number, names).unwrap_or("?"),
+    };
+    let words: Vec<String> =
+        values.map(|(number, value)| format!("{}={value}", name(number))).collect();
+    words.join(" ").chars().take(200).collect()
 }
 
 fn shown_request(attributes: &Attributes<'_>) -> String {

@@ -1,9 +1,8 @@
 //! Lines of a recording that a tidegate server has written; `docs/replay.md` describes them.
 //!
 //! ```text
-//!   {"recording":1,"policy":"…","attributes":"hashed"}                      what the lines after it have in common
-//!   {"t":1795041695250000001,"o":"allow","c":1,"w":0,"a":{"ip":"#…","method":"GET","path":"/a"}}
-//!   {"t":1795041695250000007,"o":"deny","w":0,"d":[{"c":1,"a":{"user":"#…"}},{"c":1,"a":{"domain":"web"}}]}
+//!   {"v":1,"t":1795041695250000001,"o":"allow","s":200,"c":1,"w":0,"p":"9f86d081884c","h":true,"a":{"ip":"#…","method":"GET","path":"/a"}}
+//!   {"v":1,"t":1795041695250000007,"o":"deny","s":429,"w":0,"p":"9f86d081884c","h":true,"d":[{"c":1,"a":{"user":"#…"}}]}
 //! ```
 
 use super::fields::{FIRST_NAMED, IP, LineError, LoggedRequest, METHOD, PATH, RecordedDecision};
@@ -34,18 +33,18 @@ pub(super) const DESCRIPTOR: u16 = u16::MAX;
 const MOST_NAMES: usize = 4_096;
 const MOST_POLICIES: usize = 1_000;
 
-/// A line: the head of a part of the recording, or a decision.
+/// A decision. `recorder.rs` of the server describes the fields.
 #[derive(Deserialize)]
 struct RecordedLine<'l> {
-    recording: Option<u32>,
+    v: u32,
+    t: u64,
     #[serde(borrow)]
-    policy: Option<Cow<'l, str>>,
+    o: Cow<'l, str>,
     #[serde(borrow)]
-    attributes: Option<Cow<'l, str>>,
-    sample: Option<u64>,
-    t: Option<u64>,
-    #[serde(borrow)]
-    o: Option<Cow<'l, str>>,
+    p: Cow<'l, str>,
+    #[serde(default)]
+    h: bool,
+    n: Option<u64>,
     c: Option<u64>,
     #[serde(default)]
     w: u64,
@@ -97,7 +96,7 @@ impl<'de: 'l, 'l> Visitor<'de> for PairsVisitor<'l> {
 }
 
 impl RecordedFormat {
-    /// Reads a line into a request. The head of a part is no request, and leaves it without a time.
+    /// Reads a line into a request.
     pub(super) fn read<'l>(
         &mut self,
         line: &'l str,
@@ -105,19 +104,14 @@ impl RecordedFormat {
     ) -> Result<(), LineError> {
         let line: RecordedLine<'_> =
             serde_json::from_str(line).map_err(|error| LineError(error.to_string().into()))?;
-        if let Some(version) = line.recording {
-            return self.begin(version, &line);
-        }
-        let (Some(nanos), Some(outcome)) = (line.t, line.o) else {
-            return Err(LineError("it has no time `t` or no outcome `o`".into()));
-        };
+        self.note(&line)?;
         request.at_start = true;
-        request.stamp = Some(LogStamp { nanos, whole_second: false });
+        request.stamp = Some(LogStamp { nanos: line.t, whole_second: false });
         request.recorded = Some(RecordedDecision {
             cost: line.c.unwrap_or(1),
             wait: line.w,
             wait_by_rule: line.r,
-            allowed: outcome != "deny",
+            allowed: line.o != "deny",
         });
         for (name, value) in line.a.into_iter().flat_map(|pairs| pairs.0) {
             request.values.push((self.number(&name)?, value));
@@ -131,18 +125,21 @@ impl RecordedFormat {
         Ok(())
     }
 
-    fn begin(&mut self, version: u32, head: &RecordedLine<'_>) -> Result<(), LineError> {
-        if version != 1 {
+    /// Remembers what the report says about the whole recording.
+    fn note(&mut self, line: &RecordedLine<'_>) -> Result<(), LineError> {
+        if line.v != 1 {
             let text =
-                format!("version {version} of recordings is not known; use a newer tidegate");
+                format!("version {} of recordings is not known; use a newer tidegate", line.v);
             return Err(LineError(text.into()));
         }
-        self.hashed |= head.attributes.as_deref() == Some("hashed");
-        self.sample = self.sample.max(head.sample.unwrap_or(1));
-        let policy = head.policy.as_deref().unwrap_or_default();
-        if self.policies.iter().all(|known| known != policy) && self.policies.len() < MOST_POLICIES
+        self.hashed |= line.h;
+        self.sample = self.sample.max(line.n.unwrap_or(1));
+        let is_last = self.policies.last().is_some_and(|last| *last == line.p);
+        if !is_last
+            && !self.policies.iter().any(|known| *known == line.p)
+            && self.policies.len() < MOST_POLICIES
         {
-            self.policies.push(policy.to_owned());
+            self.policies.push(line.p.clone().into_owned());
         }
         Ok(())
     }
@@ -171,33 +168,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decisions_and_heads_are_read() {
+    fn decisions_are_read() {
         let mut format = RecordedFormat::default();
         let mut request = LoggedRequest::default();
-        format
-            .read(
-                r#"{"recording":1,"policy":"ab","attributes":"hashed","sample":10}"#,
-                &mut request,
-            )
-            .unwrap();
-        assert_eq!((request.stamp, format.hashed, format.sample), (None, true, 10));
-        format
-            .read(
-                r#"{"t":7,"o":"delay","c":3,"w":9,"r":true,"a":{"ip":"::1","user":"a\"b"}}"#,
-                &mut request,
-            )
-            .unwrap();
+        let line = r#"{"v":1,"t":7,"o":"delay","s":200,"c":3,"w":9,"r":true,"p":"ab","n":10,"h":true,"a":{"ip":"::1","user":"a\"b"}}"#;
+        format.read(line, &mut request).unwrap();
         let recorded = RecordedDecision { cost: 3, wait: 9, wait_by_rule: true, allowed: true };
         assert_eq!((request.stamp.unwrap().nanos, request.recorded), (7, Some(recorded)));
         let values: Vec<_> = request.values.iter().map(|(n, text)| (*n, &**text)).collect();
         assert_eq!(values, [(IP, "::1"), (FIRST_NAMED, "a\"b")]);
-        assert_eq!(format.names, ["user"]);
+        assert_eq!(
+            (format.names, format.policies),
+            (vec!["user".to_owned()], vec!["ab".to_owned()])
+        );
+        assert_eq!((format.hashed, format.sample), (true, 10));
     }
 
     #[test]
     fn descriptors_follow_each_other() {
         let mut request = LoggedRequest::default();
-        let line = r#"{"t":7,"o":"deny","d":[{"c":1,"a":{"user":"a"}},{"c":2,"a":{"x":"b"}}]}"#;
+        let line = r#"{"v":1,"t":7,"o":"deny","p":"","d":[{"c":1,"a":{"user":"a"}},{"c":2,"a":{"x":"b"}}]}"#;
         RecordedFormat::default().read(line, &mut request).unwrap();
         let values: Vec<_> = request.values.iter().map(|(n, text)| (*n, &**text)).collect();
         let second = FIRST_NAMED + 1;
@@ -210,9 +200,9 @@ mod tests {
     #[test]
     fn other_lines_are_refused() {
         for (line, said) in [
-            ("{}", "no time"),
-            (r#"{"recording":2}"#, "newer tidegate"),
-            (r#"{"t":-1,"o":"deny"}"#, "invalid value"),
+            ("{}", "missing field `v`"),
+            (r#"{"v":2,"t":7,"o":"deny","p":""}"#, "newer tidegate"),
+            (r#"{"v":1,"t":-1,"o":"deny","p":""}"#, "invalid value"),
             ("x", "expected value"),
         ] {
             let error = RecordedFormat::default().read(line, &mut LoggedRequest::default());

@@ -81,6 +81,15 @@ pub(super) struct RecordedReport {
     pub(super) compared: u64,
     pub(super) newly_refused: u64,
     pub(super) newly_allowed: u64,
+    pub(super) first_differences: Vec<DifferenceReport>,
+}
+
+/// A request that is answered differently from its recording.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct DifferenceReport {
+    pub(super) at: String,
+    pub(super) request: String,
+    pub(super) now: &'static str,
 }
 
 /// What one rule does.
@@ -176,7 +185,6 @@ pub(super) fn of_policy(
     let rules = lane.policy().rules().iter().enumerate();
     let rules = rules.filter(|(_, rule)| rule.enabled());
     let rules = rules.map(|(number, _)| of_rule(number, lane, other, lacking)).collect();
-    let RecordedComparison { compared, newly_refused, newly_allowed } = lane.recorded.clone();
     PolicyReport {
         policy,
         counted: tally.counted,
@@ -185,11 +193,7 @@ pub(super) fn of_policy(
         delayed: tally.delayed,
         malformed_paths: tally.unreadable,
         undecided: tally.undecided,
-        recorded: (compared > 0).then_some(RecordedReport {
-            compared,
-            newly_refused,
-            newly_allowed,
-        }),
+        recorded: RecordedReport::of(&lane.recorded),
         rules,
         series: SeriesReport::of(&tally.series),
     }
@@ -281,6 +285,20 @@ impl CountRange {
     pub(super) fn of(one: u64, other: Option<u64>) -> Self {
         let other = other.unwrap_or(one);
         Self { low: one.min(other), high: one.max(other) }
+    }
+}
+
+impl RecordedReport {
+    /// `None` if the log is no recording.
+    fn of(recorded: &RecordedComparison) -> Option<Self> {
+        let RecordedComparison { compared, newly_refused, newly_allowed, first } = recorded.clone();
+        let first = first.into_iter().map(|one| DifferenceReport {
+            at: shown(one.at),
+            request: one.request,
+            now: if one.allowed { "passes" } else { "is refused" },
+        });
+        let first_differences = first.collect();
+        (compared > 0).then_some(Self { compared, newly_refused, newly_allowed, first_differences })
     }
 }
 

@@ -131,14 +131,17 @@ fn write_policy(policy: &PolicyReport, out: &mut impl Write) -> io::Result<()> {
 }
 
 fn write_recorded(recorded: &RecordedReport, out: &mut impl Write) -> io::Result<()> {
-    let RecordedReport { compared, newly_refused, newly_allowed } = recorded;
+    let RecordedReport { compared, newly_refused, newly_allowed, first_differences } = recorded;
     let differ = newly_refused.saturating_add(*newly_allowed);
     let [compared, differ, refused, allowed] =
         [*compared, differ, *newly_refused, *newly_allowed].map(grouped);
     writeln!(
         out,
         "  {differ} of {compared} answers differ from the recorded ones: {refused} newly refused, {allowed} newly allowed"
-    )
+    )?;
+    first_differences.iter().try_for_each(|one| {
+        writeln!(out, "    {} {}: {}", one.at, one.now, printable(&one.request))
+    })
 }
 
 fn row(rule: &RuleReport) -> [String; 8] {
