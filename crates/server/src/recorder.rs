@@ -85,7 +85,7 @@ struct RecordedRequest<'r> {
     /// Whether attributes are digests.
     h: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    a: Option<Pairs<'r>>,
+    a: Option<ShownPairs<'r>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     d: Vec<RecordedEntries<'r>>,
 }
@@ -94,11 +94,11 @@ struct RecordedRequest<'r> {
 #[derive(Serialize)]
 struct RecordedEntries<'r> {
     c: u64,
-    a: Pairs<'r>,
+    a: ShownPairs<'r>,
 }
 
 /// Attributes, as an object.
-struct Pairs<'r>(Vec<(&'r str, Cow<'r, str>)>);
+struct ShownPairs<'r>(Vec<(&'r str, Cow<'r, str>)>);
 
 const RECORDING: LogKind = LogKind {
     name: "recording",
@@ -196,7 +196,7 @@ impl Recording {
         let described: Vec<_> = call.descriptors.iter().map(described).collect();
         let entries = described.iter().map(|(cost, pairs)| RecordedEntries {
             c: *cost,
-            a: Pairs(
+            a: ShownPairs(
                 pairs.iter().map(|(name, value)| (&**name, Cow::Borrowed(&**value))).collect(),
             ),
         });
@@ -254,7 +254,7 @@ impl Recording {
         &self,
         attributes: impl Iterator<Item = (&'r str, Cow<'r, str>)>,
         identity: &Identity,
-    ) -> Pairs<'r> {
+    ) -> ShownPairs<'r> {
         let digest = |text: &str| self.secret.digest(text);
         let pairs = attributes.map(|(name, value)| {
             let shown = match name {
@@ -271,7 +271,7 @@ impl Recording {
             };
             (name, shown)
         });
-        Pairs(pairs.collect())
+        ShownPairs(pairs.collect())
     }
 }
 
@@ -303,7 +303,7 @@ const fn is_one(number: &u64) -> bool {
     *number == 1
 }
 
-impl Serialize for Pairs<'_> {
+impl Serialize for ShownPairs<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.0.len()))?;
         for (name, value) in &self.0 {

@@ -195,8 +195,7 @@ impl Settings {
         let secret_file =
             path(reader.text("secret_file")).unwrap_or_else(|| data_dir.join("secret"));
         let of_http = ["header_timeout", "body_timeout"];
-        let http = reader.listen("http", of_http);
-        let grpc = reader.listen("grpc", of_http);
+        let [http, grpc] = ["http", "grpc"].map(|name| reader.listen(name, of_http));
         let resp = reader.listen("resp", ["command_timeout", "write_timeout"]);
         let proxy = reader.listen("proxy", of_http);
         let admin = reader.listen("admin", of_http);

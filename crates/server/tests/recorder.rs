@@ -92,7 +92,8 @@ impl Recorded {
                 0 => drop(self.server.post("/v1/check", &ask.to_string())),
                 1 => drop(self.server.post("/v1/check", &json!([ask]).to_string())),
                 2 => {
-                    drop(resp.ask(&format!("TG.CHECK {cost} user {user} ip 192.0.2.7 path {path}")))
+                    let command = format!("TG.CHECK {cost} user {user} ip 192.0.2.7 path {path}");
+                    drop(resp.ask(&command));
                 }
                 3 => {
                     let two = [

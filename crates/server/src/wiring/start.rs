@@ -172,17 +172,7 @@ impl Prepared {
         let proxy_budget = routes.is_some().then(|| Budget::new(settings.proxy_buffer_budget));
         let reports = (Arc::clone(&metrics), Arc::clone(&health));
         let access_log = open_access_log(&settings, &clock, reports.clone())?;
-        let denials = match &settings.denial_log {
-            None => Denials::default(),
-            Some(log) => Denials::start(log, (&clock, &secret), reports.clone())
-                .map_err(named("denial_log", log.place.path()))?,
-        };
-        let recorder = match settings.record.clone() {
-            None => Recorder::default(),
-            Some(record) => Recorder::start(record.clone(), (&clock, &secret), reports)
-                .map_err(named("record.file", &record.file))?,
-        };
-        let decisions = DecisionLogs { denials, recorder };
+        let decisions = decision_logs(&settings, (&clock, &secret), reports)?;
         let shared = Server {
             settings,
             clock,
@@ -204,6 +194,25 @@ impl Prepared {
         };
         shared.serve(out).await
     }
+}
+
+/// Opens the denial log and the recording, each if it is on.
+fn decision_logs(
+    settings: &Settings,
+    (clock, secret): (&Clock, &Secret),
+    reports: (Arc<Metrics>, Arc<Health>),
+) -> io::Result<DecisionLogs> {
+    let denials = match &settings.denial_log {
+        None => Denials::default(),
+        Some(log) => Denials::start(log, (clock, secret), reports.clone())
+            .map_err(named("denial_log", log.place.path()))?,
+    };
+    let recorder = match settings.record.clone() {
+        None => Recorder::default(),
+        Some(record) => Recorder::start(record.clone(), (clock, secret), reports)
+            .map_err(named("record.file", &record.file))?,
+    };
+    Ok(DecisionLogs { denials, recorder })
 }
 
 /// Why the store cannot be used. If it belongs to nodes with another secret, also how to give their secret to this node.

@@ -19,7 +19,7 @@ pub(super) enum FormatName {
 
 /// A format that is known in all details.
 #[derive(Debug)]
-pub(super) struct LogFormat {
+pub(super) struct ReplayFormat {
     kind: FormatKind,
     /// The attributes from `FIRST_NAMED` on.
     names: Vec<String>,
@@ -34,9 +34,9 @@ enum FormatKind {
     Recorded(RecordedFormat),
 }
 
-// === impl LogFormat ===
+// === impl ReplayFormat ===
 
-impl LogFormat {
+impl ReplayFormat {
     /// A format; that of JSON is found by the first line.
     pub(super) fn new(
         name: FormatName,

@@ -51,7 +51,7 @@ struct RecordedLine<'l> {
     #[serde(default)]
     r: bool,
     #[serde(borrow)]
-    a: Option<Pairs<'l>>,
+    a: Option<RecordedPairs<'l>>,
     #[serde(borrow)]
     d: Option<Vec<RecordedDescriptor<'l>>>,
 }
@@ -60,34 +60,34 @@ struct RecordedLine<'l> {
 struct RecordedDescriptor<'l> {
     c: u64,
     #[serde(borrow)]
-    a: Pairs<'l>,
+    a: RecordedPairs<'l>,
 }
 
 /// The attributes of a request, in order.
 #[derive(Default)]
-struct Pairs<'l>(SmallVec<[(Cow<'l, str>, Cow<'l, str>); 6]>);
+struct RecordedPairs<'l>(SmallVec<[(Cow<'l, str>, Cow<'l, str>); 6]>);
 
 /// A text that is borrowed from the line if it has no escapes.
 #[derive(Deserialize)]
 struct BorrowedText<'l>(#[serde(borrow)] Cow<'l, str>);
 
-impl<'de: 'l, 'l> Deserialize<'de> for Pairs<'l> {
+impl<'de: 'l, 'l> Deserialize<'de> for RecordedPairs<'l> {
     fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
-        reader.deserialize_map(PairsVisitor(PhantomData))
+        reader.deserialize_map(RecordedPairsVisitor(PhantomData))
     }
 }
 
-struct PairsVisitor<'l>(PhantomData<&'l str>);
+struct RecordedPairsVisitor<'l>(PhantomData<&'l str>);
 
-impl<'de: 'l, 'l> Visitor<'de> for PairsVisitor<'l> {
-    type Value = Pairs<'l>;
+impl<'de: 'l, 'l> Visitor<'de> for RecordedPairsVisitor<'l> {
+    type Value = RecordedPairs<'l>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object with attributes")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<'l>, A::Error> {
-        let mut pairs = Pairs::default();
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RecordedPairs<'l>, A::Error> {
+        let mut pairs = RecordedPairs::default();
         while let Some((name, value)) = map.next_entry::<BorrowedText<'l>, BorrowedText<'l>>()? {
             pairs.0.push((name.0, value.0));
         }

@@ -6,7 +6,7 @@
 //! ```
 
 use super::fields::{LoggedRequest, WantedFields};
-use super::format::{FormatName, LogFormat};
+use super::format::{FormatName, ReplayFormat};
 use super::input::{InputEnd, LONGEST_LINE, LineBytes, LinePlace, LogInput};
 use super::lane::{LaneSettings, ReplayLane};
 use super::log_time::{SECOND, shown};
@@ -36,7 +36,7 @@ pub(super) struct ReplaySettings {
 pub(super) struct ReplayRun {
     settings: ReplaySettings,
     /// Known from the first line on.
-    format: Option<LogFormat>,
+    format: Option<ReplayFormat>,
     /// One, or two if the log shows only whole seconds.
     timelines: Vec<ReplayTimeline>,
     bad_lines: u64,
@@ -104,7 +104,7 @@ impl ReplayRun {
     fn choose_format(&mut self, first: &str) -> io::Result<()> {
         let settings = &mut self.settings;
         let (name, log_format) = (settings.format, settings.log_format.as_deref());
-        let format = LogFormat::new(name, log_format, &mut settings.wanted, first);
+        let format = ReplayFormat::new(name, log_format, &mut settings.wanted, first);
         self.format = Some(format.map_err(io::Error::other)?);
         Ok(())
     }
@@ -135,7 +135,7 @@ impl ReplayRun {
 
     /// Replays what the buffers release.
     fn advance(&mut self, at_end: bool) {
-        let names = self.format.as_ref().map_or(&[][..], LogFormat::names);
+        let names = self.format.as_ref().map_or(&[][..], ReplayFormat::names);
         self.timelines.iter_mut().for_each(|timeline| timeline.advance(at_end, names));
     }
 
@@ -273,7 +273,7 @@ impl ReplayRun {
     }
 
     fn recording_notes(&self) -> Vec<String> {
-        let recording = self.format.as_ref().and_then(LogFormat::recording);
+        let recording = self.format.as_ref().and_then(ReplayFormat::recording);
         let Some(recording) = recording else { return vec![] };
         let mut notes = Vec::new();
         if recording.sample > 1 {
