@@ -184,13 +184,13 @@ impl KeyWindow {
 
 /// A quarter more than this, rounded up to 1, 2 or 5 times a power of ten.
 fn proposed(worst: u64) -> u64 {
-    let wanted = worst.saturating_mul(5).div_ceil(4).max(1);
-    let mut power = 1_u64;
+    let wanted = u128::from(worst).saturating_mul(5).div_ceil(4).max(1);
+    let mut power = 1_u128;
     loop {
         for factor in [1, 2, 5] {
             let round = power.saturating_mul(factor);
             if round >= wanted {
-                return round;
+                return u64::try_from(round).unwrap_or(u64::MAX);
             }
         }
         power = power.saturating_mul(10);
