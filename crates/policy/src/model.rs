@@ -8,7 +8,7 @@
 //!   allowance  key  identity  condition          how much, whose counter, from HTTP requests to attributes, `match`
 //!   overrides  unit  descriptors                 exceptions for single customers; periods and rules of Envoy's files
 //!   rule
-//!   index                                        finds the rules of a request
+//!   index  needs                                 finds the rules of a request; what a rule needs to know
 //!   policy
 //!   changes                                      what operators change at run time
 //! ```
@@ -23,6 +23,7 @@ pub(crate) mod expression;
 pub(crate) mod identity;
 pub(crate) mod index;
 pub(crate) mod key;
+pub(crate) mod needs;
 pub(crate) mod number;
 pub(crate) mod overrides;
 pub(crate) mod path;

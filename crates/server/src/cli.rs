@@ -8,6 +8,7 @@ mod duration;
 mod help_page;
 mod man;
 mod policy;
+mod replay;
 mod secret;
 mod serve;
 mod simulate;
@@ -40,6 +41,10 @@ enum Command {
     Simulate(simulate::SimulateOptions),
     /// Checks, explains and tests policy files.
     Policy(policy::PolicyOptions),
+    /// Runs a policy over an access log, and shows what it would have refused.
+    ///
+    /// The exit code is 0, or 1 if more is refused than `--fail-over` allows, or 2 on error.
+    Replay(Box<replay::ReplayOptions>),
     /// Looks into the data directory of a server that is not running.
     Data(data::DataOptions),
     /// Shows and sets the secret that all nodes of a deployment share.
@@ -58,6 +63,7 @@ pub fn run() -> ExitCode {
         Command::Check(options) => check::run(&options, out),
         Command::Simulate(options) => simulate::run(&options, out).map(|()| ExitCode::SUCCESS),
         Command::Policy(options) => policy::run(&options, out),
+        Command::Replay(options) => replay::run(&options, out),
         Command::Data(options) => data::run(&options, out),
         Command::Secret(options) => secret::run(&options, out),
         Command::Completions(options) => {

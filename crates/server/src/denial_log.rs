@@ -129,7 +129,8 @@ struct MinuteLine {
     left_out: u64,
 }
 
-const DENIAL_LOG: LogKind = LogKind { name: "denial log", dropped: Metrics::denial_lines_dropped };
+const DENIAL_LOG: LogKind =
+    LogKind { name: "denial log", written: |_, _| (), dropped: Metrics::denial_lines_dropped };
 /// Rules and keys that get a line in one minute. They use 16 KiB of memory, and the file grows by at most 360 MiB in a day of
 /// uninterrupted attacks, if lines have 250 bytes.
 const MOST_KEYS: usize = 1_000;

@@ -45,7 +45,7 @@ impl HealthState {
 }
 
 /// The parts of the server that can have a problem.
-pub(crate) const PARTS: [&str; 16] = [
+pub(crate) const PARTS: [&str; 17] = [
     "accept",
     "access log",
     "audit",
@@ -57,6 +57,7 @@ pub(crate) const PARTS: [&str; 16] = [
     "keys for tokens",
     "open files",
     "policy",
+    "recording",
     "room",
     "routes",
     "rules",

@@ -22,6 +22,7 @@ mod backend;
 mod bounds;
 mod cli;
 mod control;
+mod decision_logs;
 mod denial_log;
 #[cfg(test)]
 mod doc_pages;
@@ -35,6 +36,8 @@ mod log;
 mod metrics;
 mod net;
 mod proxy;
+mod recorder;
+mod rotating_file;
 mod rule_files;
 mod rulebook;
 mod settings;

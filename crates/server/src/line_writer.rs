@@ -7,28 +7,32 @@
 //! ```
 //!
 //! A worker never waits for the log. Clients decide what is in a line, so [`shortened`] bounds each value and removes the
-//! characters that a terminal acts on. The access log of the proxy and the denial log are written this way.
+//! characters that a terminal acts on. The access log of the proxy, the denial log and the recording are written this way.
 
 use crate::files;
 use crate::health::Health;
 use crate::metrics::Metrics;
+use crate::rotating_file::{FileBounds, RotatingFile};
 use serde::Serialize;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
+use tidegate::Clock;
 use tidegate_policy::printable;
 use tokio::sync::oneshot;
 use tokio::time::{interval, timeout};
 
 /// Where a log is written.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum LogPlace {
     Stdout,
     File(PathBuf),
+    /// A file of bounded size and age.
+    Bounded(PathBuf, FileBounds, Clock),
 }
 
 /// Which log it is.
@@ -36,6 +40,8 @@ pub(crate) enum LogPlace {
 pub(crate) struct LogKind {
     /// Its name for people, also of its problem in `/ready`.
     pub(crate) name: &'static str,
+    /// Counts lines that were written.
+    pub(crate) written: fn(&Metrics, u64),
     /// Counts lines that were not written.
     pub(crate) dropped: fn(&Metrics, u64),
 }
@@ -59,6 +65,7 @@ enum LogMessage {
 enum LogTarget {
     Stdout(io::Stdout),
     File(PathBuf, File),
+    Bounded(RotatingFile),
 }
 
 /// Lines that wait for the writer. A line has at most about 4 KiB, so they use 16 MiB at most.
@@ -68,6 +75,8 @@ const BATCH_BYTES: usize = 64 * 1024;
 /// How long a server that stops waits for the last lines, and how often it looks for room in the queue.
 const LAST_LINES: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How often a log without lines looks whether it is too old.
+const IDLE: Duration = Duration::from_secs(60);
 
 // === impl LogPlace ===
 
@@ -76,7 +85,7 @@ impl LogPlace {
     pub(crate) fn path(&self) -> &Path {
         match self {
             Self::Stdout => Path::new("stdout"),
-            Self::File(path) => path,
+            Self::File(path) | Self::Bounded(path, ..) => path,
         }
     }
 }
@@ -177,7 +186,15 @@ fn write_lines(
     (metrics, health): (&Metrics, &Health),
 ) {
     let mut batch = Vec::with_capacity(BATCH_BYTES);
-    while let Ok(first) = lines.recv() {
+    loop {
+        let first = match lines.recv_timeout(IDLE) {
+            Ok(first) => first,
+            Err(RecvTimeoutError::Timeout) => {
+                target.look();
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
         batch.clear();
         let (mut count, mut waiting) = (0_u64, Vec::new());
         let mut next = Some(first);
@@ -194,9 +211,12 @@ fn write_lines(
         let written = target.write(&batch);
         let problem =
             written.err().map(|error| format!("the {} cannot be written: {error}", kind.name));
-        if let Some(problem) = &problem {
-            (kind.dropped)(metrics, count);
-            tracing::error!("{problem}");
+        match &problem {
+            None => (kind.written)(metrics, count),
+            Some(problem) => {
+                (kind.dropped)(metrics, count);
+                tracing::error!("{problem}");
+            }
         }
         health.set_problem(kind.name, problem);
         waiting.into_iter().for_each(|done| _ = done.send(()));
@@ -210,6 +230,18 @@ impl LogTarget {
         match place {
             LogPlace::Stdout => Ok(Self::Stdout(io::stdout())),
             LogPlace::File(path) => Ok(Self::File(path.clone(), append_to(path)?)),
+            LogPlace::Bounded(path, bounds, clock) => {
+                RotatingFile::open(path, *bounds, clock).map(Self::Bounded)
+            }
+        }
+    }
+
+    /// Removes lines that are too old.
+    fn look(&mut self) {
+        if let Self::Bounded(file) = self
+            && let Err(error) = file.look()
+        {
+            tracing::error!("a log cannot be rotated: {error}");
         }
     }
 
@@ -227,6 +259,7 @@ impl LogTarget {
                 }
                 file.write_all(batch)
             }
+            Self::Bounded(file) => file.write(batch),
         }
     }
 }
@@ -250,7 +283,11 @@ mod tests {
 
     #[test]
     fn lines_that_find_the_queue_full_are_dropped_and_counted() {
-        let kind = LogKind { name: "access log", dropped: Metrics::access_lines_dropped };
+        let kind = LogKind {
+            name: "access log",
+            written: |_, _| (),
+            dropped: Metrics::access_lines_dropped,
+        };
         let (writer, lines) = LineWriter::queued(kind, 2);
         (0..5).for_each(|number| writer.write(&number));
         assert_eq!(lines.take(), [0, 1]);

@@ -43,6 +43,8 @@ pub(crate) struct Metrics {
     access_lines_dropped: AtomicU64,
     denials_left_out: AtomicU64,
     denial_lines_dropped: AtomicU64,
+    recorded_lines: AtomicU64,
+    recorded_lines_dropped: AtomicU64,
     /// One for each listener that is open.
     listeners: Mutex<Vec<Arc<ConnectionCount>>>,
 }
@@ -209,6 +211,14 @@ impl Metrics {
 
     pub(crate) fn denial_lines_dropped(&self, count: u64) {
         self.denial_lines_dropped.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn recorded_lines(&self, count: u64) {
+        self.recorded_lines.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn recorded_lines_dropped(&self, count: u64) {
+        self.recorded_lines_dropped.fetch_add(count, Ordering::Relaxed);
     }
 
     /// The count of connections of a listener that may have at most so many.

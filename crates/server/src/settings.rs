@@ -28,6 +28,7 @@ use crate::line_writer::LogPlace;
 use crate::log::{LogFormat, LogOptions};
 use crate::net::{Caps, Timeouts, TlsFiles};
 use crate::proxy::TokenSettings;
+use crate::recorder::RecordSettings;
 use reader::Reader;
 use sources::{Given, Origin, from_environment, from_file};
 use std::collections::BTreeMap;
@@ -86,6 +87,7 @@ pub(crate) struct Settings {
     /// Serves the metrics without a token.
     pub(crate) metrics: Listen,
     pub(crate) denial_log: Option<DenialLogSettings>,
+    pub(crate) record: Option<RecordSettings>,
     pub(crate) log: LogOptions,
     /// Every setting as text, and where it comes from.
     given: Given,
@@ -195,8 +197,7 @@ impl Settings {
         let secret_file =
             path(reader.text("secret_file")).unwrap_or_else(|| data_dir.join("secret"));
         let of_http = ["header_timeout", "body_timeout"];
-        let http = reader.listen("http", of_http);
-        let grpc = reader.listen("grpc", of_http);
+        let [http, grpc] = ["http", "grpc"].map(|name| reader.listen(name, of_http));
         let resp = reader.listen("resp", ["command_timeout", "write_timeout"]);
         let proxy = reader.listen("proxy", of_http);
         let admin = reader.listen("admin", of_http);
@@ -243,6 +244,7 @@ impl Settings {
             reader_token_file: path(reader.text("admin.reader_token_file")),
             metrics,
             denial_log: reader.denial_log(),
+            record: reader.record(),
             log: reader.log(),
             data_dir,
             given: BTreeMap::new(),

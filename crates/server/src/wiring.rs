@@ -18,7 +18,7 @@ pub(crate) use preflight::{CheckFor, Findings, check};
 pub(crate) use start::start;
 
 use crate::backend::Backend;
-use crate::denial_log::Denials;
+use crate::decision_logs::DecisionLogs;
 use crate::health::{Health, Stage};
 use crate::metrics::Metrics;
 use crate::net::{Budget, Certificate, Drain, Workers};
@@ -57,7 +57,7 @@ struct Server<S> {
     routes: Option<Arc<LiveRoutes>>,
     /// The access log of the proxy, if it is on.
     access_log: Option<AccessLogWriter>,
-    denials: Denials,
+    decisions: DecisionLogs,
     /// The keys that verify tokens, if there are any.
     keys: Option<Arc<LiveKeys>>,
     /// The connection budget: memory for requests and answers.
@@ -96,7 +96,7 @@ impl<S: Backend> Server<S> {
         if let Some(log) = &self.access_log {
             log.flush().await;
         }
-        self.denials.finish().await;
+        self.decisions.finish().await;
         Ok(())
     }
 

@@ -15,7 +15,7 @@
 //! refused, unless the policy says which value counts.
 
 mod decode;
-
+mod sources;
 pub(crate) use decode::{Decode, Duplicates};
 
 use crate::document::{Place, shown};

@@ -167,6 +167,11 @@ impl Overrides {
         }
     }
 
+    /// The attributes that overrides name.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.levels.iter().flat_map(|level| &level.names).map(|name| &**name)
+    }
+
     /// The level for these names, created if needed.
     fn level(&mut self, key: &Key, names: &[Box<str>]) -> Result<&mut Level, OverrideError> {
         let equal = |level: &&Level| level.names.len() == names.len() && level.names != names;

@@ -96,6 +96,8 @@ fn counters(metrics: &Metrics, readings: &GaugeReadings) -> Vec<Family> {
         over(readings),
         denials_left_out(metrics),
         denial_lines_dropped(metrics),
+        recorded_lines(metrics),
+        recorded_lines_dropped(metrics),
     ];
     if !readings.leases.is_empty() {
         counters.extend(encode_leases::counters(readings));
@@ -142,6 +144,18 @@ fn denial_lines_dropped(metrics: &Metrics) -> Family {
     let help = "Lines of the denial log that were not written, because the disk or the reader of the log was too slow or failed";
     let count = Some(read(&metrics.denial_lines_dropped));
     Family::single("tidegate_denial_log_lines_dropped", help, count)
+}
+
+fn recorded_lines(metrics: &Metrics) -> Family {
+    let help = "Decisions that were written to the recording";
+    Family::single("tidegate_recorded_lines", help, Some(read(&metrics.recorded_lines)))
+}
+
+fn recorded_lines_dropped(metrics: &Metrics) -> Family {
+    let help =
+        "Decisions that are missing in the recording, because the disk was too slow or failed";
+    let count = Some(read(&metrics.recorded_lines_dropped));
+    Family::single("tidegate_recorded_lines_dropped", help, count)
 }
 
 fn problems(readings: &GaugeReadings) -> Family {

@@ -98,7 +98,8 @@ struct AccessLine<'e> {
     complete: bool,
 }
 
-const ACCESS_LOG: LogKind = LogKind { name: "access log", dropped: Metrics::access_lines_dropped };
+const ACCESS_LOG: LogKind =
+    LogKind { name: "access log", written: |_, _| (), dropped: Metrics::access_lines_dropped };
 /// Characters of a path, of a host, and of other values.
 const LONGEST_PATH: usize = 512;
 const LONGEST_HOST: usize = 128;

@@ -16,7 +16,7 @@ use super::routes::BalanceBy;
 use super::upstream::{ExchangeBounds, Pool, UpstreamGroup};
 use crate::backend::Backend;
 use crate::bounds;
-use crate::denial_log::Denials;
+use crate::decision_logs::DecisionLogs;
 use crate::metrics::{Metrics, Refused, Tally};
 use crate::net::{Account, Drain};
 use crate::supervise::contained;
@@ -49,7 +49,7 @@ pub(crate) struct Proxy<S> {
     tally: Arc<Tally>,
     metrics: Arc<Metrics>,
     access_log: Option<Rc<AccessLog>>,
-    denials: Denials,
+    decisions: DecisionLogs,
     /// Verifies tokens, if there are keys.
     verifier: Option<TokenVerifier>,
     /// Whether the task that closes idle connections runs.
@@ -143,7 +143,7 @@ impl<S: Backend> Proxy<S> {
             tally,
             metrics,
             access_log,
-            denials: Denials::default(),
+            decisions: DecisionLogs::default(),
             verifier,
             is_swept,
             in_flight,
@@ -155,9 +155,9 @@ impl<S: Backend> Proxy<S> {
         Self { access_log, ..self }
     }
 
-    /// The same proxy with a denial log.
-    pub(crate) fn noting(self, denials: Denials) -> Self {
-        Self { denials, ..self }
+    /// The same proxy with a denial log and a recorder.
+    pub(crate) fn noting(self, decisions: DecisionLogs) -> Self {
+        Self { decisions, ..self }
     }
 
     /// Verifies tokens with these keys.
@@ -264,7 +264,7 @@ impl<S: Backend> Proxy<S> {
         })?;
         record.hold(self.limiter.hold(&mut verdict));
         self.tally.count(&verdict);
-        self.denials.of_request("proxy", &verdict, attributes);
+        self.decisions.of_request("proxy", &verdict, &check);
         self.tally.took(timers::since(began));
         record.decided(&verdict, S::IN_PROCESS);
         if verdict.allowed() { Ok(verdict) } else { Err(self.refused(&verdict, &head.headers)) }

@@ -7,6 +7,8 @@ use crate::front::grpc::GrpcOptions;
 use crate::log::{LogFormat, LogOptions};
 use crate::net::{Caps, CertificateFiles, Timeouts, TlsFiles};
 use crate::proxy::TokenSettings;
+use crate::recorder::RecordSettings;
+use crate::rotating_file::FileBounds;
 use std::path::PathBuf;
 use std::time::Duration;
 use tidegate_policy::printable;
@@ -149,6 +151,22 @@ impl<'g> Reader<'g> {
         let keys = self.check("denial_log_keys", value::denial_keys)?;
         let place = self.check("denial_log", value::log_place).flatten()?;
         Some(DenialLogSettings { place, keys })
+    }
+
+    pub(super) fn record(&mut self) -> Option<RecordSettings> {
+        let bytes = self.check("record.max_bytes", value::recording_bytes)?;
+        let age = self.check("record.max_age", value::time)?;
+        let sample = self.check("record.sample", value::count)?;
+        let sample_by = self.check("record.sample_by", value::sample_by)?;
+        let clear = self.check("record.attributes", value::recorded_attributes)?;
+        let file = Some(self.text("record.file")).filter(|file| !["", "off"].contains(file))?;
+        Some(RecordSettings {
+            file: PathBuf::from(file),
+            bounds: FileBounds { bytes, age: age.into() },
+            sample: u64::try_from(sample).unwrap_or(u64::MAX),
+            sample_by,
+            clear,
+        })
     }
 
     pub(super) fn redis(&mut self) -> RedisOptions {

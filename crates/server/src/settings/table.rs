@@ -74,6 +74,32 @@ pub(crate) const TABLE: &[Setting] = &[
         "clear",
         "How the denial log shows keys: `clear`, `hashed` (digests by the secret of the deployment) or `omitted`; API keys and other secrets are always digests",
     ),
+    setting(
+        "record.file",
+        "FILE",
+        "off",
+        "Records decisions in this file, for `tidegate replay --format recorded`; `off` disables it",
+    ),
+    setting("record.sample", "N", "1", "Record all requests of one in N keys"),
+    setting(
+        "record.sample_by",
+        "ATTRIBUTE",
+        "user",
+        "Which keys are sampled: `user` (without one, the address) or `ip`",
+    ),
+    setting(
+        "record.attributes",
+        "FORM",
+        "hashed",
+        "How the recording shows addresses, users and other attributes: `hashed` (digests by the secret of the deployment) or `clear`; secrets are always digests",
+    ),
+    setting(
+        "record.max_bytes",
+        "SIZE",
+        "64MiB",
+        "Maximum size of the recording; the oldest half is removed",
+    ),
+    setting("record.max_age", "TIME", "1day", "Maximum age of recorded decisions"),
     setting("memory.budget", "SIZE", "256MiB", "Maximum memory for counters"),
     setting(
         "memory.connection_budget",

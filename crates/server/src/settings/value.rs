@@ -4,6 +4,7 @@ use super::{LogFormat, StoreUrl};
 use crate::denial_log::DenialKeys;
 use crate::front::grpc::HeaderChoice;
 use crate::line_writer::LogPlace;
+use crate::recorder::SampleBy;
 use data_encoding::HEXLOWER_PERMISSIVE;
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -121,6 +122,30 @@ pub(super) fn denial_keys(text: &str) -> Result<DenialKeys, String> {
         "omitted" => Ok(DenialKeys::Omitted),
         _ => Err("`clear`, `hashed` or `omitted`".to_owned()),
     }
+}
+
+pub(super) fn sample_by(text: &str) -> Result<SampleBy, String> {
+    match text {
+        "user" => Ok(SampleBy::User),
+        "ip" => Ok(SampleBy::Ip),
+        _ => Err("`user` or `ip`".to_owned()),
+    }
+}
+
+/// Whether the recording has clear values.
+pub(super) fn recorded_attributes(text: &str) -> Result<bool, String> {
+    match text {
+        "clear" => Ok(true),
+        "hashed" => Ok(false),
+        _ => Err("`hashed` or `clear`".to_owned()),
+    }
+}
+
+/// Less than 1 MiB would be rotated away before anybody can replay it.
+pub(super) fn recording_bytes(text: &str) -> Result<u64, String> {
+    let size = bytes(text).ok().filter(|size| *size >= 1 << 20);
+    let size = size.and_then(|size| u64::try_from(size).ok());
+    size.ok_or_else(|| "a size is written like `64MiB`, at least `1MiB`".to_owned())
 }
 
 pub(super) fn log_format(text: &str) -> Result<LogFormat, String> {

@@ -165,6 +165,9 @@ fn clients(settings: &Settings, found: &mut Findings) {
         let text = "admin.operator_token_file and admin.reader_token_file contain the same token; use two tokens";
         found.problems.push(text.to_owned());
     }
+    if let Some(record) = &settings.record {
+        found.keep(files::may_append(&record.file).map_err(named("record.file", &record.file)));
+    }
     let logs = [
         ("proxy.access_log", settings.access_log.as_ref()),
         ("denial_log", settings.denial_log.as_ref().map(|log| &log.place)),

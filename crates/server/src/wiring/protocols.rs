@@ -71,7 +71,7 @@ impl<S: Backend> Server<S> {
         let proxy_budget = self.proxy_budget.clone();
         let tls_of_proxy = self.tls(&settings.proxy, &[b"h2", b"http/1.1"])?;
         let proxies = self.proxy_maker(style)?.map(Arc::new);
-        let denials = self.denials.clone();
+        let decisions = self.decisions.clone();
         let make = move || -> Protocols<Front<S>> {
             let long_work = Rc::new(LongWorkQueue::new(S::IN_PROCESS));
             let context_within = |timeouts, tls: &Option<TlsAcceptor>, budget| {
@@ -83,15 +83,15 @@ impl<S: Backend> Server<S> {
             let (metrics, health) = (|| Arc::clone(&metrics), Arc::clone(&health));
             let http = http::HttpHandler::new(limiter.clone(), style, metrics(), health)
                 .deciding_descriptors_by(of_descriptors.clone())
-                .noting(denials.clone())
+                .noting(decisions.clone())
                 .taking(&long_work);
             let watched = HealthService::from_health_reporter(grpc_health.clone());
             let grpc = grpc::GrpcHandler::new(of_descriptors.clone(), options, metrics(), watched)
-                .noting(denials.clone());
+                .noting(decisions.clone());
             let rulebook = Arc::clone(&rulebook);
             let resp =
                 resp::RespHandler::new(limiter.clone(), rulebook, metrics(), Arc::clone(&users))
-                    .noting(denials.clone());
+                    .noting(decisions.clone());
             let mut protocols = vec![
                 (Front::Http(Rc::new(http)), context(of_http, &tls_of_http)),
                 (Front::Grpc(Rc::new(grpc)), context(of_grpc, &tls_of_grpc).for_proxies()),

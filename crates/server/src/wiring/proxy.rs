@@ -3,7 +3,7 @@
 
 use super::{Failure, Server, named};
 use crate::backend::Backend;
-use crate::denial_log::Denials;
+use crate::decision_logs::DecisionLogs;
 use crate::files;
 use crate::front::Front;
 use crate::health::Health;
@@ -120,7 +120,7 @@ pub(super) struct ProxyMaker<S> {
     next_prefix: AtomicU64,
     metrics: Arc<Metrics>,
     access_log: Option<AccessLogWriter>,
-    denials: Denials,
+    decisions: DecisionLogs,
     keys: Option<Arc<LiveKeys>>,
     clock: Clock,
     /// Whether connections begin with a PROXY header.
@@ -144,7 +144,7 @@ impl<S: Backend> ProxyMaker<S> {
         let access_log = self.access_log.as_ref().map(AccessLogWriter::of_worker);
         let clock = || self.clock.clone();
         let verifier = self.keys.clone().map(|keys| TokenVerifier::new(keys, clock()));
-        let proxy = proxy.with_access_log(access_log).noting(self.denials.clone());
+        let proxy = proxy.with_access_log(access_log).noting(self.decisions.clone());
         Front::Proxy(Rc::new(proxy.verifying_by(verifier)))
     }
 }
@@ -165,7 +165,7 @@ impl<S: Backend> Server<S> {
             next_prefix: AtomicU64::new(prefix),
             metrics: Arc::clone(&self.metrics),
             access_log: self.access_log.clone(),
-            denials: self.denials.clone(),
+            decisions: self.decisions.clone(),
             keys: self.keys.clone(),
             clock: self.clock.clone(),
             is_behind_load_balancers: self.settings.proxy_protocol,

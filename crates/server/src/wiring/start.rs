@@ -4,11 +4,13 @@ use super::greeting::absolute;
 use super::proxy::{open_access_log, read_keys, read_routes, token_keys};
 use super::{Failure, Server, named};
 use crate::backend::Backend;
+use crate::decision_logs::DecisionLogs;
 use crate::denial_log::Denials;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::net::{Budget, Certificate, Drain};
 use crate::proxy::{LiveKeys, LiveRoutes};
+use crate::recorder::Recorder;
 use crate::rule_files::{self, RuleFiles, RuleFolder, Texts};
 use crate::rulebook::{self, DEFAULT_POLICY, Rulebook, RulebookContext};
 use crate::settings::{RedisOptions, SECRET, Settings, StoreUrl, reference};
@@ -170,11 +172,7 @@ impl Prepared {
         let proxy_budget = routes.is_some().then(|| Budget::new(settings.proxy_buffer_budget));
         let reports = (Arc::clone(&metrics), Arc::clone(&health));
         let access_log = open_access_log(&settings, &clock, reports.clone())?;
-        let denials = match &settings.denial_log {
-            None => Denials::default(),
-            Some(log) => Denials::start(log, (&clock, &secret), reports)
-                .map_err(named("denial_log", log.place.path()))?,
-        };
+        let decisions = decision_logs(&settings, (&clock, &secret), reports)?;
         let shared = Server {
             settings,
             clock,
@@ -188,7 +186,7 @@ impl Prepared {
             certificate,
             routes,
             access_log,
-            denials,
+            decisions,
             keys,
             budget,
             proxy_budget,
@@ -196,6 +194,25 @@ impl Prepared {
         };
         shared.serve(out).await
     }
+}
+
+/// Opens the denial log and the recording, each if it is on.
+fn decision_logs(
+    settings: &Settings,
+    (clock, secret): (&Clock, &Secret),
+    reports: (Arc<Metrics>, Arc<Health>),
+) -> io::Result<DecisionLogs> {
+    let denials = match &settings.denial_log {
+        None => Denials::default(),
+        Some(log) => Denials::start(log, (clock, secret), reports.clone())
+            .map_err(named("denial_log", log.place.path()))?,
+    };
+    let recorder = match settings.record.clone() {
+        None => Recorder::default(),
+        Some(record) => Recorder::start(record.clone(), (clock, secret), reports)
+            .map_err(named("record.file", &record.file))?,
+    };
+    Ok(DecisionLogs { denials, recorder })
 }
 
 /// Why the store cannot be used. If it belongs to nodes with another secret, also how to give their secret to this node.

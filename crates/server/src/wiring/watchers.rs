@@ -56,7 +56,7 @@ impl<S: Backend> Server<S> {
 
     /// Closes each minute of the denial log.
     pub(super) fn watch_denials(&self) {
-        let denials = self.denials.clone();
+        let denials = self.decisions.denials.clone();
         supervised("watching the denial log", Arc::clone(&self.metrics), move || {
             denials.clone().watch_minutes()
         });

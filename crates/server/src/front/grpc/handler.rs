@@ -5,7 +5,7 @@ use super::tonic_service::{TonicRequest, TonicService};
 use super::wire::{MessageError, RateLimitRequest, RateLimitResponse, seconds};
 use crate::backend::Backend;
 use crate::bounds;
-use crate::denial_log::Denials;
+use crate::decision_logs::DecisionLogs;
 use crate::metrics::{Metrics, Refused, Tally};
 use crate::timers;
 use crate::web::{FLAGS, OVER, PRIORITY, rules_over};
@@ -28,7 +28,7 @@ pub(crate) struct GrpcHandler<S> {
     tally: Arc<Tally>,
     metrics: Arc<Metrics>,
     health: HealthServer<HealthService>,
-    denials: Denials,
+    decisions: DecisionLogs,
 }
 
 /// What a response holds besides the decision.
@@ -67,12 +67,12 @@ impl<S: Backend> GrpcHandler<S> {
     ) -> Self {
         let tally = metrics.tally("grpc");
         let health = HealthServer::new(health).max_decoding_message_size(bounds::GRPC_QUESTION);
-        Self { limiter, options, tally, metrics, health, denials: Denials::default() }
+        Self { limiter, options, tally, metrics, health, decisions: DecisionLogs::default() }
     }
 
-    /// The same handler with a denial log.
-    pub(crate) fn noting(self, denials: Denials) -> Self {
-        Self { denials, ..self }
+    /// The same handler with a denial log and a recorder.
+    pub(crate) fn noting(self, decisions: DecisionLogs) -> Self {
+        Self { decisions, ..self }
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {
@@ -131,7 +131,7 @@ impl<S: Backend> GrpcHandler<S> {
         began: Instant,
     ) -> (Bytes, Span) {
         self.tally.count_descriptors(&answer.verdict);
-        self.denials.of_call("grpc", answer, request.call(None).descriptors);
+        self.decisions.of_call("grpc", answer, &request.call(None));
         let bytes = self.write(request, answer);
         self.tally.took(timers::since(began));
         (bytes, answer.verdict.delay())

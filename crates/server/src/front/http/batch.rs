@@ -46,12 +46,12 @@ impl<S: Backend> HttpHandler<S> {
         let decisions = stream::iter(checks.iter().map(|check| self.decide(check)));
         let mut decisions = decisions.buffered(CONCURRENT);
         let mut answers = Answers::new(checks.len());
-        for attributes in &attributes {
+        for check in &checks {
             batch.step(DECIDE_US).await;
             let Some(decided) = decisions.next().await else { break };
             self.tally_if_decided(&decided);
             if let Ok(verdict) = &decided {
-                self.denials.of_request("http", verdict, attributes);
+                self.decisions.of_request("http", verdict, check);
             }
             answers.decided(&decided, self);
         }
@@ -86,7 +86,7 @@ impl<S: Backend> HttpHandler<S> {
             self.tally_if_decided(&decided);
             if let Ok(verdict) = &decided {
                 let decision = (verdict.outcome, verdict.decided_by);
-                self.denials.of_take("http", asked.key.as_bytes(), decision);
+                self.decisions.of_take("http", asked.key.as_bytes(), decision);
             }
             answers.decided(&decided, self);
         }

@@ -57,12 +57,13 @@ async fn decide<S: Backend>(
     let request = Request { peer: Some(call.peer), method, target, headers: &values };
     let attributes =
         handler.limiter.attributes(&request).map_err(|error| bad(&error.to_string()))?;
+    let check = Check::new(&attributes);
     let verdict = handler
-        .decide(&Check::new(&attributes))
+        .decide(&check)
         .await
         .map_err(|error| Answer::problem(StatusCode::UNPROCESSABLE_ENTITY, &error.to_string()))?;
     handler.auth_tally.count(&verdict);
-    handler.denials.of_request("auth", &verdict, &attributes);
+    handler.decisions.of_request("auth", &verdict, &check);
     Ok(if verdict.allowed() {
         passed(&verdict, &handler.style, &handler.limiter)
     } else {

@@ -4,7 +4,7 @@ use super::routes::{HttpRoute, not_found};
 use super::wire::{self, VerdictText, WireError};
 use crate::backend::Backend;
 use crate::bounds;
-use crate::denial_log::Denials;
+use crate::decision_logs::DecisionLogs;
 use crate::front;
 use crate::health::Health;
 use crate::metrics::{Metrics, Tally};
@@ -29,7 +29,7 @@ pub(crate) struct HttpHandler<S> {
     /// Decides descriptors: the policy, or rule files of Envoy's reference service.
     pub(super) descriptors: Limiter<S>,
     pub(super) json_tally: Arc<Tally>,
-    pub(super) denials: Denials,
+    pub(super) decisions: DecisionLogs,
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Arc<Health>,
     /// The queue in which long work waits for its turn.
@@ -100,16 +100,16 @@ impl<S: Backend> HttpHandler<S> {
             auth_tally,
             descriptors,
             json_tally,
-            denials: Denials::default(),
+            decisions: DecisionLogs::default(),
             metrics,
             health,
             turns,
         }
     }
 
-    /// The same handler with a denial log.
-    pub(crate) fn noting(self, denials: Denials) -> Self {
-        Self { denials, ..self }
+    /// The same handler with a denial log and a recorder.
+    pub(crate) fn noting(self, decisions: DecisionLogs) -> Self {
+        Self { decisions, ..self }
     }
 
     /// The same handler, with its worker's queue for long work.
@@ -144,9 +144,9 @@ impl<S: Backend> HttpHandler<S> {
 
     async fn check_one(&self, asked: &wire::Check<'_>) -> Result<Verdict, WireError> {
         let attributes = asked.attributes.attributes()?;
-        let decided = self.decide(&asked.check(&attributes)).await;
-        let verdict = decided.map_err(|error| undecided(&error))?;
-        self.denials.of_request("http", &verdict, &attributes);
+        let check = asked.check(&attributes);
+        let verdict = self.decide(&check).await.map_err(|error| undecided(&error))?;
+        self.decisions.of_request("http", &verdict, &check);
         Ok(verdict)
     }
 
@@ -184,7 +184,7 @@ impl<S: Backend> HttpHandler<S> {
         let (limit, wait) = (self.admitted(&asked)?, Span::from_millis(asked.max_wait_ms));
         let decided = self.limiter.take(&asked.key, &limit, asked.cost.into(), wait).await;
         let verdict = decided.map_err(|error| undecided(&error))?;
-        self.denials.of_take("http", asked.key.as_bytes(), (verdict.outcome, verdict.decided_by));
+        self.decisions.of_take("http", asked.key.as_bytes(), (verdict.outcome, verdict.decided_by));
         Ok(self.verdict(&verdict))
     }
 

@@ -112,7 +112,7 @@ impl<S: Backend> HttpHandler<S> {
             max_wait: Span::ZERO,
         };
         match self.descriptors.check_descriptors(&call).await {
-            Ok(verdict) => self.reference_answer(&verdict, &descriptors),
+            Ok(verdict) => self.reference_answer(&verdict, &call),
             Err(error) => undecided(self, &error.to_string()),
         }
     }
@@ -120,10 +120,10 @@ impl<S: Backend> HttpHandler<S> {
     fn reference_answer(
         &self,
         answer: &DescriptorVerdict,
-        descriptors: &[Descriptor<'_>],
+        call: &DescriptorCall<'_, '_>,
     ) -> Answer {
         self.json_tally.count_descriptors(&answer.verdict);
-        self.denials.of_call("json", answer, descriptors);
+        self.decisions.of_call("json", answer, call);
         let statuses: Vec<Value> = answer.statuses().map(|status| status_json(&status)).collect();
         let over = !answer.verdict.allowed();
         let body = json!({ "overallCode": code(over), "statuses": statuses });

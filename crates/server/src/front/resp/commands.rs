@@ -24,7 +24,7 @@ impl<S: Backend> RespHandler<S> {
         match self.limiter.check(&command.check()).await {
             Ok(verdict) => {
                 self.tally.count(&verdict);
-                self.denials.of_request("resp", &verdict, &command.attributes);
+                self.decisions.of_request("resp", &verdict, &command.check());
                 self.tally.took(timers::since(began));
                 self.write(&verdict, session.dialect, out);
             }

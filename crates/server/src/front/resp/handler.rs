@@ -8,7 +8,7 @@ use super::throttle::{self, Limits, Throttle};
 use super::users::{UserRole, Users};
 use super::wire::Words;
 use crate::backend::Backend;
-use crate::denial_log::Denials;
+use crate::decision_logs::DecisionLogs;
 use crate::metrics::{Metrics, Tally};
 use crate::rulebook::Rulebook;
 use crate::supervise::contained;
@@ -28,7 +28,7 @@ pub(crate) struct RespHandler<S> {
     pub(super) tally: Arc<Tally>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) users: Arc<Users>,
-    pub(super) denials: Denials,
+    pub(super) decisions: DecisionLogs,
     /// How many connections this worker has had; gives each its number.
     sessions: Cell<u64>,
 }
@@ -55,13 +55,13 @@ impl<S: Backend> RespHandler<S> {
     ) -> Self {
         let tally = metrics.tally("resp");
         let (limits, sessions) = (RefCell::default(), Cell::new(0));
-        let denials = Denials::default();
-        Self { limiter, rulebook, limits, tally, metrics, users, denials, sessions }
+        let decisions = DecisionLogs::default();
+        Self { limiter, rulebook, limits, tally, metrics, users, decisions, sessions }
     }
 
-    /// The same handler with a denial log.
-    pub(crate) fn noting(self, denials: Denials) -> Self {
-        Self { denials, ..self }
+    /// The same handler with a denial log and a recorder.
+    pub(crate) fn noting(self, decisions: DecisionLogs) -> Self {
+        Self { decisions, ..self }
     }
 
     pub(crate) fn session(&self, peer: IpAddr) -> Session {
@@ -144,7 +144,7 @@ impl<S: Backend> RespHandler<S> {
             } else if let Some((decision, by)) = decisions.next() {
                 throttle::write(out, throttle.limit.limit(), decision);
                 self.tally.count_bare(decision.outcome, *by);
-                self.denials.of_take("resp", key, (decision.outcome, *by));
+                self.decisions.of_take("resp", key, (decision.outcome, *by));
             } else {
                 reply::error(out, "ERR no decision could be made");
             }
