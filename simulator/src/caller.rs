@@ -166,7 +166,7 @@ async fn report(
 
 pub(crate) fn decider(verdict: &Verdict) -> Decider {
     match verdict.decided_by {
-        DecidedBy::Store | DecidedBy::Sketch | DecidedBy::Policy => Decider::Store,
+        DecidedBy::Store | DecidedBy::Policy => Decider::Store,
         DecidedBy::Cache => Decider::Cache,
         DecidedBy::Lease => Decider::Lease,
         DecidedBy::Fallback => Decider::Fallback,

@@ -131,6 +131,7 @@ fn the_page_lists_every_command_with_an_exit_code_of_its_own() {
         ("check.rs", "tidegate check"),
         ("policy/timelines.rs", "tidegate policy test"),
         ("data.rs", "tidegate data verify"),
+        ("replay.rs", "tidegate replay"),
     ] {
         let source = path("crates/server/src/cli").join(file);
         let source = fs::read_to_string(source).unwrap();
@@ -140,7 +141,7 @@ fn the_page_lists_every_command_with_an_exit_code_of_its_own() {
         assert!(commands.contains(&format!("\n## {command}\n")), "there is no {command}");
     }
     let ones = sources("src/cli").matches(": u8 = 1;").count();
-    assert_eq!(ones, 3, "{PAGE}, Exit codes: a command with the code 1 is not listed");
+    assert_eq!(ones, 4, "{PAGE}, Exit codes: a command with the code 1 is not listed");
 }
 
 /// The format strings of the errors in the log, with `…` in place of what they insert. Some only repeat a problem of `/ready`.

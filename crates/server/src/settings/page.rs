@@ -52,7 +52,7 @@ const SHAPES: [(&str, &str, &str); 14] = [
 ];
 
 /// What a group of settings is about.
-const GROUPS: [(&str, &str); 15] = [
+const GROUPS: [(&str, &str); 16] = [
     ("", "The server"),
     ("memory", "Memory"),
     ("file", "The data directory, with the store `file:`"),
@@ -68,6 +68,7 @@ const GROUPS: [(&str, &str); 15] = [
     ("admin", "The admin listener"),
     ("metrics", "The metrics listener"),
     ("log", "The log"),
+    ("record", "The recording, for `tidegate replay`"),
 ];
 
 impl Setting {

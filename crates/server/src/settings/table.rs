@@ -83,7 +83,7 @@ pub(crate) const TABLE: &[Setting] = &[
     setting("record.sample", "N", "1", "Record all requests of one in N keys"),
     setting(
         "record.sample_by",
-        "ATTRIBUTE",
+        "FORM",
         "user",
         "Which keys are sampled: `user` (without one, the address) or `ip`",
     ),
