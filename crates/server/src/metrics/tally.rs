@@ -39,13 +39,8 @@ pub(crate) struct Row {
 }
 
 pub(crate) const OUTCOMES: [&str; 4] = ["allow", "delay", "deny", "would_deny"];
-pub(crate) const DECIDERS: [DecidedBy; 5] = [
-    DecidedBy::Store,
-    DecidedBy::Cache,
-    DecidedBy::Lease,
-    DecidedBy::Fallback,
-    DecidedBy::Policy,
-];
+pub(crate) const DECIDERS: [DecidedBy; 5] =
+    [DecidedBy::Store, DecidedBy::Cache, DecidedBy::Lease, DecidedBy::Fallback, DecidedBy::Policy];
 
 /// The upper bounds of the histogram's buckets in nanoseconds: from one microsecond to one second, by factors of about three,
 /// and infinity.
