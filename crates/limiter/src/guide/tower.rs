@@ -69,8 +69,8 @@
 //!
 //! - **Address.** `.peer(…)` finds it. Without it all requests share one counter. Behind a proxy, name the proxy in the policy
 //!   (`identity: { trusted: [10.0.0.0/8] }`); then the address in `X-Forwarded-For` counts.
-//! - **Header fields**, such as an API key, count only if they come from a trusted proxy, because a client could write anything
-//!   into them.
+//! - **Header fields** count only if they come from a trusted proxy, because a client could write anything into them. A policy
+//!   can accept a credential such as an API key from all clients: `api_key: { from: header:x-api-key, peers: any }`.
 //! - **Users that your service authenticates.** Put the layer inside of your authentication, and derive the attributes from what
 //!   that left in the extensions of the request: [`RateLimitLayer::attributes`].
 //!
