@@ -52,6 +52,10 @@ pub(crate) enum Damage {
     Changed { line: u64 },
     #[error("audit.log was shortened: it has {lines} of {expected} lines")]
     Shortened { lines: u64, expected: u64 },
+    #[error(
+        "control.json is missing, or does not say how many lines audit.log should have; it has {lines}; changes by operators may be lost"
+    )]
+    EndUnknown { lines: u64 },
 }
 
 /// Who made a change.
@@ -195,6 +199,15 @@ impl Audit {
         let whole = written.is_ok() || file.set_len(self.length).is_ok();
         self.cut_short = !whole;
         written
+    }
+
+    /// Notes that nothing says how many lines the log should have. The first start writes the control file, so somebody
+    /// removed it.
+    pub(crate) fn end_is_unknown(&mut self) {
+        let lines = self.head.lines;
+        if lines > 0 {
+            self.damage.get_or_insert(Damage::EndUnknown { lines });
+        }
     }
 
     /// The end of the chain.

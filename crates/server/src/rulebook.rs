@@ -152,7 +152,10 @@ impl<S: Backend> Rulebook<S> {
             context;
         let control_file = data_dir.join(CONTROL_FILE);
         let ControlFile { document, audit: head } = ControlFile::read(&control_file)?;
-        let audit = Audit::open(&data_dir, &secret, head.as_ref())?;
+        let mut audit = Audit::open(&data_dir, &secret, head.as_ref())?;
+        if head.is_none() {
+            audit.end_is_unknown();
+        }
         let policy = Policy::parse(&text)?;
         let control = Control::new(document);
         let state = RulebookState { control, audit, file_text: text.clone(), text, policy };

@@ -83,6 +83,8 @@ fn every_problem_is_listed() {
     std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o777)).unwrap();
     write_private(&folder.join("data/secret"), "too short");
     std::fs::write(folder.join("data/control.json"), "{").unwrap();
+    // Other users may read it.
+    std::fs::write(folder.join("data/reader-token"), "reader-token-12345\n").unwrap();
     std::fs::write(path("policy.yaml"), "version: 1\nrulez: []\n").unwrap();
     std::fs::write(path("routes.yaml"), "groupz: {}\n").unwrap();
     write_private(&folder.join("token"), "short");
@@ -123,6 +125,7 @@ fn every_problem_is_listed() {
         "policy.yaml:2:1: unknown key `rulez`, did you mean `rules`?",
         "routes.yaml:1:1: ",
         "admin.operator_token_file: ",
+        "admin.reader_token_file: ",
         "resp.users_file: ",
         "tls.certificate: ",
         "it has expired on ",

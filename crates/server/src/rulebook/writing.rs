@@ -112,10 +112,14 @@ impl<S: Backend> Rulebook<S> {
     pub(super) fn check_audit_log(&self) {
         let mut state = self.lock();
         let (version, lines) = (state.control.document().version, state.audit.head().lines);
+        if lines == 0 && !self.control_file.exists() {
+            // It exists from the first start on, so that its absence is noticed.
+            let _ = self.save(&state);
+        }
         if let Some(damage) = state.audit.damage {
             tracing::error!("{damage}");
             self.health.set_problem("audit damage", Some(damage.to_string()));
-            if matches!(damage, Damage::Shortened { .. }) {
+            if matches!(damage, Damage::Shortened { .. } | Damage::EndUnknown { .. }) {
                 let details = json!({ "damage": damage.to_string() });
                 let _ = self.noted(&mut state, version, Actor::SERVER, "audit", &details);
             }

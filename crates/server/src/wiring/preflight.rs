@@ -155,15 +155,19 @@ fn clients(settings: &Settings, found: &mut Findings) {
         let users = Secret::random().and_then(|secret| resp::Users::read(path, secret));
         found.keep(users.map_err(|error| format!("resp.users_file: {error}")));
     }
-    let mut token = |setting, path: &Option<PathBuf>| {
-        let path = path.as_ref()?;
+    let mut token = |setting, path: &Option<PathBuf>, name: &str| {
+        let made = settings.data_dir.join(name);
+        // The start creates the tokens in the data directory. What is there already must be valid.
+        let path = path.as_deref().or_else(|| made.exists().then_some(&*made))?;
         found.keep(admin::read_or_make(path, "", false).map_err(named(setting, path)))
     };
-    let operator = token("admin.operator_token_file", &settings.operator_token_file);
-    let reader = token("admin.reader_token_file", &settings.reader_token_file);
+    let [of_operators, of_readers] = ["admin.operator_token_file", "admin.reader_token_file"];
+    let operator = token(of_operators, &settings.operator_token_file, "operator-token");
+    let reader = token(of_readers, &settings.reader_token_file, "reader-token");
     if operator.is_some() && operator == reader {
-        let text = "admin.operator_token_file and admin.reader_token_file contain the same token; use two tokens";
-        found.problems.push(text.to_owned());
+        let text =
+            format!("{of_operators} and {of_readers} contain the same token; use two tokens");
+        found.problems.push(text);
     }
     if let Some(record) = &settings.record {
         found.keep(files::may_append(&record.file).map_err(named("record.file", &record.file)));

@@ -227,6 +227,25 @@ fn a_line_that_was_cut_short_spoils_no_other() {
     assert_eq!(server.get("/ready").json()["status"], "ready");
 }
 
+/// Without the control file nothing said how many lines the log should have. Whoever removed it could remove lines too, and the
+/// server started without a word.
+#[test]
+fn a_log_without_its_control_file_is_reported() {
+    let server = Server::with_policy(POLICY, &[]);
+    change_everything(&server);
+    let path = server.data("audit.log");
+    let first = std::fs::read_to_string(&path).unwrap().lines().next().unwrap().to_owned();
+    std::fs::write(&path, first + "\n").unwrap();
+    std::fs::remove_file(server.data("control.json")).unwrap();
+    let server = killed_and_started(server);
+    let ready = server.get("/ready").json();
+    assert!(ready["reasons"].to_string().contains("control.json is missing"), "{ready}");
+    assert_eq!(audit(&server)[1]["what"], "audit");
+    // That line is the record. The next start has nothing to add to it.
+    let server = killed_and_started(server);
+    assert_eq!(server.get("/ready").json()["status"], "ready");
+}
+
 /// The log is read from its end, and that part may begin in the middle of a character. Once it was then rejected as
 /// invalid text: the log could not be read, and the server did not start.
 #[test]

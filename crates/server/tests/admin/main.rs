@@ -26,3 +26,8 @@ mod policies;
 mod secrets;
 mod starting;
 mod switches;
+
+/// What the control file of a server contains.
+fn kept(server: &support::Server) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(server.data("control.json")).unwrap()).unwrap()
+}
