@@ -29,7 +29,11 @@ core.register_action("tidegate", { "http-req" }, function(txn)
     local status = answer and answer.status or 0
     if status == 200 then
         txn:set_var("txn.tidegate", "passed")
-        each(answer, { "ratelimit", "ratelimit-policy" }, function(name, value)
+        local told = {
+            "ratelimit", "ratelimit-policy",
+            "tidegate-priority", "tidegate-flags", "tidegate-over", "tidegate-receipt",
+        }
+        each(answer, told, function(name, value)
             txn:set_var("txn.tidegate." .. name:gsub("%-", "_"), value)
         end)
     elseif status >= 400 and status < 500 then

@@ -34,6 +34,7 @@ behind_every_proxy![
     a_path_is_the_same_however_it_is_spelled,
     no_spelling_of_a_path_escapes_its_rule,
     a_cookie_with_different_values_does_not_pass,
+    the_site_gets_tidegates_fields_and_not_those_of_the_client,
     what_the_site_says_itself_stays,
     bodies_queries_and_websockets_pass,
     connections_to_tidegate_are_kept,
@@ -251,6 +252,50 @@ rules: [{ name: a, key: [session|ip], limits: [1/h] }]
     assert_eq!(site.upstream.saw().len(), 2);
 }
 
+/// What a client may write itself. Some proxies remove fields that `Connection` names. The class is one that tidegate believes if the proxy passes it on. Programs that follow the
+/// rules of CGI cannot tell an underscore from a hyphen.
+const FORGED: &str = "Tidegate-Flags: forged\r\nTIDEGATE-RECEIPT: forged\r\ntidegate-receipt: forged\r\n\
+    tidegate-priority: critical\r\ntidegate-over: forged\r\ntidegate_flags: forged\r\n\
+    connection: keep-alive, Tidegate-Flags, tidegate-receipt\r\n";
+
+/// The files once passed a client's own `Tidegate-Flags` and `Tidegate-Receipt` on to the site, and dropped those of tidegate.
+/// So a client could pretend that it needs no challenge, and the site could not report an outcome.
+fn the_site_gets_tidegates_fields_and_not_those_of_the_client(proxy: Proxy) {
+    let policy = "
+version: 1
+identity: { trusted: [127.0.0.1/32] }
+rules:
+  - { name: flagged, match: { path: /login }, key: [ip], limits: [1/h], on_limit: { flag: challenge } }
+  - { name: later, match: { path: /login }, key: [ip], limits: [1/h], on_limit: { deprioritize: low } }
+  - { name: softly, match: { path: /login }, key: [ip], limits: [1/h], mode: { soft: 900% } }
+  - { name: failures, match: { path: /login }, key: [ip], limits: [9/h], count: failures }
+";
+    let site = Site::start_with(proxy, policy);
+    let names = ["flags", "priority", "over", "receipt"];
+    let told = |path: &str| {
+        assert_eq!(site.client(2).get_with(path, FORGED).status, 200);
+        site.upstream.fields("tidegate")
+    };
+    assert_eq!(told("/"), []);
+    let [(name, receipt)] = told("/login").try_into().unwrap();
+    assert_eq!(name, "tidegate-receipt");
+    let body = format!(r#"{{"receipt":"{receipt}","outcome":"success"}}"#);
+    let settled = site.tidegate.post("/v1/report", &body);
+    assert_eq!(settled.status, 200, "{settled:?}");
+
+    let mut second = told("/login");
+    second.sort_by_key(|(name, _)| names.iter().position(|known| name.ends_with(known)));
+    let [flags, priority, over, (name, receipt)] = second.try_into().unwrap();
+    for (field, expected) in [
+        (flags, ("tidegate-flags", "challenge")),
+        (priority, ("tidegate-priority", "low")),
+        (over, ("tidegate-over", "softly")),
+    ] {
+        assert_eq!((field.0.as_str(), field.1.as_str()), expected);
+    }
+    assert!(name == "tidegate-receipt" && receipt != "forged", "{name}: {receipt}");
+}
+
 fn what_the_site_says_itself_stays(proxy: Proxy) {
     let site = closed(proxy);
     let forbidden = site.client(2).get("/forbidden");
@@ -285,6 +330,9 @@ fn bodies_queries_and_websockets_pass(proxy: Proxy) {
         "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n",
     );
     assert_eq!(websocket.body, "the site saw GET /api/d", "{websocket:?}");
+    if proxy != Proxy::Nginx {
+        assert_eq!(site.upstream.fields("upgrade").len(), 1);
+    }
 }
 
 fn connections_to_tidegate_are_kept(proxy: Proxy) {
@@ -378,6 +426,9 @@ fn raise_file_limit() {
 fn caddy_in_short_limits_as_well() {
     a_client_is_who_it_is(Proxy::CaddyInShort);
     a_path_is_the_same_however_it_is_spelled(Proxy::CaddyInShort);
+    let site = closed(Proxy::CaddyInShort);
+    assert_eq!(site.client(2).get_with("/login", FORGED).status, 200);
+    assert_eq!(site.upstream.fields("tidegate"), []);
     no_spelling_of_a_path_escapes_its_rule(Proxy::CaddyInShort);
     without_tidegate_nothing_passes(Proxy::CaddyInShort);
 }

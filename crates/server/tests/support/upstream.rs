@@ -16,14 +16,16 @@ pub(crate) struct Upstream {
 struct Shared {
     name: String,
     seen: Mutex<Vec<String>>,
+    /// The header fields of the last request, as they arrived.
+    fields: Mutex<Vec<(String, String)>>,
     /// While this is locked, no answer is sent.
     gate: Mutex<()>,
 }
 
 impl Upstream {
     pub(crate) fn start(name: &str) -> Self {
-        let (seen, gate) = (Mutex::default(), Mutex::default());
-        let shared = Arc::new(Shared { name: name.to_owned(), seen, gate });
+        let (seen, fields, gate) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let shared = Arc::new(Shared { name: name.to_owned(), seen, fields, gate });
         let remembered = Arc::clone(&shared);
         let address = listen(move |stream| serve(stream, &remembered));
         Self { address, shared }
@@ -32,6 +34,13 @@ impl Upstream {
     /// What it received since the last call: request lines without their version, each with its body.
     pub(crate) fn saw(&self) -> Vec<String> {
         std::mem::take(&mut self.shared.seen.lock().unwrap())
+    }
+
+    /// The header fields of the last request whose names begin like this, in lower case.
+    pub(crate) fn fields(&self, beginning: &str) -> Vec<(String, String)> {
+        let mut fields = self.shared.fields.lock().unwrap().clone();
+        fields.retain(|(name, _)| name.starts_with(beginning));
+        fields
     }
 
     /// Requests are received but not answered until this is dropped.
@@ -48,6 +57,9 @@ fn serve(mut stream: TcpStream, shared: &Shared) {
     let saw = format!("{line} {body}").trim_end().to_owned();
     let status = if line == "GET /forbidden" { "403 Forbidden" } else { "200 OK" };
     let body = format!("{} saw {saw}", shared.name);
+    let fields = head.lines().filter_map(|line| line.split_once(": "));
+    let fields = fields.map(|(name, value)| (name.to_lowercase(), value.to_owned()));
+    *shared.fields.lock().unwrap() = fields.collect();
     shared.seen.lock().unwrap().push(saw);
     drop(shared.gate.lock().unwrap_or_else(PoisonError::into_inner));
     let length = body.len();
