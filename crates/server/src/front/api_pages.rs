@@ -25,7 +25,7 @@ const ADMIN: &str = "# Admin API reference
 <!-- Written by a test: `make references` -->
 
 This page lists the endpoints of the admin listener. The server describes them at `/admin/v1/openapi.json` (OpenAPI 3.1), from which this
-page is written. [The guide to the server](../server.md) explains them.
+page is written. [The guide to the admin API](../admin.md) explains them.
 
 Every request except `/live` needs a token, `authorization: Bearer …`. The data directory has two: the token in `reader-token` may inspect,
 the one in `operator-token` may also change. Send `If-Match` with the `ETag` of `/admin/v1/control`, and a change is made only if the control
