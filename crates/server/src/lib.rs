@@ -36,6 +36,7 @@ mod log;
 mod metrics;
 mod net;
 mod proxy;
+mod recent_denials;
 mod recorder;
 mod rotating_file;
 mod rule_files;
