@@ -1,6 +1,7 @@
 //! The command line: parses it, runs the subcommand, and returns the exit code. Each subcommand has a file of its own.
 
 mod check;
+mod client;
 mod completions;
 mod data;
 mod duration;

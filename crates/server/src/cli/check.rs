@@ -1,30 +1,18 @@
 //! `tidegate check`: asks a running server, or evaluates a policy file, whether a request may pass.
 
+use super::client::{ApiClient, ApiRequest};
 use super::policy::{attributes, source::PolicyFile};
 use super::table::{self, Column};
 use super::{duration, style};
 use crate::front::http::VerdictText;
-use crate::net::tls;
-use bytes::Bytes;
 use clap::Args;
-use http::uri::Authority;
-use http::{Request, StatusCode, Uri, header};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper_util::rt::TokioIo;
-use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
+use http::{Method, StatusCode, Uri};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::time::Duration;
 use tidegate::{Check, Clock, Limiter, Memory};
 use tidegate_policy::printable;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 
 #[derive(Args)]
 pub(crate) struct CheckOptions {
@@ -53,10 +41,6 @@ pub(crate) struct CheckOptions {
 
 /// The exit code for a request that may not pass.
 const REFUSED: u8 = 1;
-/// How long to wait for the server.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// The most that is read of an answer. A verdict has a few hundred bytes.
-const MOST_BYTES: usize = 1024 * 1024;
 
 /// The exit code is 0 if the request may pass, 1 if it may not, and 2 on error.
 pub(crate) fn run(options: &CheckOptions, out: &mut impl Write) -> io::Result<ExitCode> {
@@ -102,114 +86,21 @@ fn of_policy(
 // === a server ===
 
 fn of_server(options: &CheckOptions) -> io::Result<Value> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let asked = async { tokio::time::timeout(TIMEOUT, ask(options)).await };
-    match runtime.block_on(asked) {
-        Ok(answer) => answer,
-        Err(_) => Err(unanswered(&options.server, "no answer within 10 s")),
-    }
-}
-
-async fn ask(options: &CheckOptions) -> io::Result<Value> {
-    let server = &options.server;
-    let (secure, authority) = scheme_and_host(server).ok_or_else(|| {
-        let text =
-            format!("`{server}` is not a valid server URL; write it like `http://127.0.0.1:8080`");
-        io::Error::new(io::ErrorKind::InvalidInput, text)
-    })?;
-    let host = authority.host().trim_matches(['[', ']']);
-    let port = authority.port_u16().unwrap_or(if secure { 443 } else { 80 });
-    let stream = TcpStream::connect((host, port))
-        .await
-        .map_err(|error| unanswered(server, &format!("{error}; is it running?")))?;
-    if !secure {
-        return exchange(stream, authority, options).await;
-    }
-    let stream = under_tls(stream, host, options).await;
-    let stream = stream.map_err(|error| {
-        let why = tls::why_untrusted(&error).unwrap_or_else(|| error.to_string());
-        unanswered(server, &why)
-    })?;
-    exchange(stream, authority, options).await
-}
-
-/// Whether the scheme of a URL is https, and its host and port. `None` if it is not an HTTP URL.
-fn scheme_and_host(server: &Uri) -> Option<(bool, &Authority)> {
-    let secure = match server.scheme_str() {
-        Some("http") => false,
-        Some("https") => true,
-        _ => return None,
-    };
-    Some((secure, server.authority()?))
-}
-
-/// Performs the TLS handshake and verifies that the server's certificate is valid for `host`.
-async fn under_tls(
-    stream: TcpStream,
-    host: &str,
-    options: &CheckOptions,
-) -> io::Result<TlsStream<TcpStream>> {
-    let Some(path) = &options.cacert else {
-        return Err(io::Error::other(
-            "https needs --cacert FILE, a CA bundle that verifies the server's certificate",
-        ));
-    };
-    let roots = tls::authorities(path)
-        .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
-    let config = ClientConfig::builder_with_provider(tls::provider())
-        .with_safe_default_protocol_versions()
-        .map_err(io::Error::other)?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-    TlsConnector::from(Arc::new(config)).connect(name, stream).await
-}
-
-async fn exchange(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    authority: &Authority,
-    options: &CheckOptions,
-) -> io::Result<Value> {
-    let server = &options.server;
-    let failed = |error: hyper::Error| unanswered(server, &error.to_string());
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
+    let client = ApiClient::new(&options.server, options.cacert.as_deref());
     let path = if options.peek { "/v1/peek" } else { "/v1/check" };
-    let request = Request::post(path)
-        .header(header::HOST, authority.as_str())
-        .header(header::CONTENT_TYPE, "application/json")
-        .body(Full::new(Bytes::from(body(options)?)))
-        .map_err(io::Error::other)?;
-    // Runs until the answer has arrived; how the connection ends after that does not matter.
-    tokio::spawn(connection);
-    let response = sender.send_request(request).await.map_err(failed)?;
-    let status = response.status();
-    let bytes = Limited::new(response.into_body(), MOST_BYTES).collect().await;
-    let bytes = bytes.map_err(|error| unanswered(server, &error.to_string()))?.to_bytes();
-    read(server, status, &bytes)
+    let response = client.send(&ApiRequest::json(Method::POST, path, &body(options)?))?;
+    let verdict = response.json().filter(|body| body.get("allowed").is_some());
+    match (response.status, verdict) {
+        (StatusCode::OK | StatusCode::TOO_MANY_REQUESTS, Some(verdict)) => Ok(verdict),
+        _ => Err(client.refused(&response)),
+    }
 }
 
-fn body(options: &CheckOptions) -> io::Result<String> {
+fn body(options: &CheckOptions) -> io::Result<Value> {
     let attributes = attributes(&options.attributes)?;
     let pairs: serde_json::Map<String, Value> =
         attributes.iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
-    Ok(json!({ "attributes": pairs, "cost": options.cost }).to_string())
-}
-
-fn read(server: &Uri, status: StatusCode, bytes: &[u8]) -> io::Result<Value> {
-    let body: Value = serde_json::from_slice(bytes).unwrap_or_default();
-    if matches!(status, StatusCode::OK | StatusCode::TOO_MANY_REQUESTS)
-        && body.get("allowed").is_some()
-    {
-        return Ok(body);
-    }
-    let detail =
-        body.get("detail").and_then(Value::as_str).unwrap_or("this is not a tidegate server");
-    Err(unanswered(server, &format!("{status}: {}", printable(detail))))
-}
-
-fn unanswered(server: &Uri, why: &str) -> io::Error {
-    io::Error::other(format!("{server}: {why}"))
+    Ok(json!({ "attributes": pairs, "cost": options.cost }))
 }
 
 // === showing ===
