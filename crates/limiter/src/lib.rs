@@ -115,7 +115,8 @@ pub use check::Check;
 pub use error::{CheckError, LimiterError, ReportError};
 pub use limiter::{
     DescribedLimit, Descriptor, DescriptorCall, DescriptorError, DescriptorStatus,
-    DescriptorVerdict, Limiter, NamedLimit, NamedTake, Renewal,
+    DescriptorVerdict, Limiter, NamedLimit, NamedTake, PersonLimit, PersonReport, PersonRuleReport,
+    Renewal, UncoveredRule,
 };
 pub use permit::Permit;
 pub use receipt::{Receipt, Report};

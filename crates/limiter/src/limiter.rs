@@ -13,6 +13,7 @@
 //! | `planning.rs` | which takes a request needs |
 //! | `renew.rs` | renewing permits of concurrency limits |
 //! | `operate.rs` | what operators do: reload, change, signal, statistics |
+//! | `person.rs` | what is counted for a person of whom some attributes are known |
 //! | `named.rs` | limits that the caller names, outside of the policy |
 //! | `descriptors.rs` | Envoy's calls: several descriptors decided together |
 
@@ -22,6 +23,7 @@ mod issue;
 mod local;
 mod named;
 mod operate;
+mod person;
 mod planning;
 mod renew;
 mod settle;
@@ -32,6 +34,7 @@ pub use descriptors::{
     DescriptorVerdict,
 };
 pub use named::{NamedLimit, NamedTake};
+pub use person::{PersonLimit, PersonReport, PersonRuleReport, UncoveredRule};
 pub use renew::Renewal;
 
 use crate::check::Check;

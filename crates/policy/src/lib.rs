@@ -59,7 +59,9 @@ pub use language::{AppliedRule, Explanation, PolicyError, RuleExplanation, schem
 pub use model::address::{AddressKey, HopHeader, Trusted, parse_address};
 pub use model::allowance::{Allowance, RuleLimit, RuleLimitError};
 pub use model::attributes::{AttributeError, Attributes};
-pub use model::changes::{ChangeError, Changes, RequestStanding, Resolved, ResolvedRule};
+pub use model::changes::{
+    ChangeError, Changes, RequestStanding, Resolved, ResolvedRule, TierAssignment,
+};
 pub use model::descriptors::{DescriptorRule, Descriptors, EnvoyProblem, Met};
 pub use model::expression::{Expression, ExpressionError, Fact};
 pub use model::identity::{Identity, Request, VerifiedSource};
@@ -68,6 +70,7 @@ pub use model::number::{Number, NumberError};
 pub use model::overrides::{OverrideError, Overrides};
 pub use model::path::{NormalPath, PathError};
 pub use model::pattern::{Pattern, PatternError};
+pub use model::person::{Person, PersonRule};
 pub use model::policy::{Origin, Policy, Tiers};
 pub use model::priority::{ClassIndex, Classes, ClassesError, PriorityClass};
 pub use model::rate::{CalendarUnit, Per, Rate, RateError};

@@ -11,6 +11,7 @@
 //!   index  needs                                 finds the rules of a request; what a rule needs to know
 //!   policy
 //!   changes                                      what operators change at run time
+//!   person                                       what applies to a person of whom little is known
 //! ```
 
 pub(crate) mod address;
@@ -28,6 +29,7 @@ pub(crate) mod number;
 pub(crate) mod overrides;
 pub(crate) mod path;
 pub(crate) mod pattern;
+pub(crate) mod person;
 pub(crate) mod policy;
 pub(crate) mod priority;
 pub(crate) mod rate;

@@ -102,7 +102,7 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Adds the takes of one rule, and returns whose they are.
-    fn plan_rule<'l>(
+    pub(super) fn plan_rule<'l>(
         &self,
         resolved: &ResolvedRule<'l>,
         check: &Check<'_>,

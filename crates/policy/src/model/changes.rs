@@ -49,6 +49,17 @@ struct RuleChange {
     overrides: Overrides,
 }
 
+/// The tier that an operator assigned to the requests with an attribute value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TierAssignment<'c> {
+    /// The attribute, such as `user`.
+    pub attribute: &'c str,
+    /// Its value.
+    pub value: &'c str,
+    /// The tier.
+    pub tier: &'c str,
+}
+
 /// Why a change was refused.
 ///
 /// ```
@@ -301,11 +312,40 @@ impl Changes {
     }
 
     fn tier(&self, request: &Attributes<'_>) -> Option<&str> {
+        self.assignment(request).map(|assigned| assigned.tier)
+    }
+
+    /// The tier that an operator assigned to the customer of a request.
+    pub(crate) fn assignment(&self, request: &Attributes<'_>) -> Option<TierAssignment<'_>> {
         // A tier may grant more, and it is unknown which path a server makes of an ambiguous one. So the path does not count.
         let is_known = |name: &str| name != "path" || !request.is_ambiguous();
-        self.tiers.iter().filter(|(attribute, _)| is_known(attribute)).find_map(
-            |(attribute, customers)| customers.get(&*request.get(attribute)?).map(|tier| &**tier),
-        )
+        let mut known = self.tiers.iter().filter(|(attribute, _)| is_known(attribute));
+        known.find_map(|(attribute, customers)| {
+            let (value, tier) = customers.get_key_value(&*request.get(attribute)?)?;
+            Some(TierAssignment { attribute, value, tier })
+        })
+    }
+
+    /// The attributes that the run-time override for these values names, if there is one.
+    pub(crate) fn override_key(
+        &self,
+        rule: &Rule,
+        values: &KeyValues<'_>,
+    ) -> Option<Vec<(&str, &str)>> {
+        self.of(rule)?.overrides.key_of(values)
+    }
+
+    /// The allowance of a customer under a rule, and where it comes from.
+    pub(crate) fn allowance_of<'p>(
+        &'p self,
+        rule: &'p Rule,
+        values: &KeyValues<'_>,
+        tier: Option<&str>,
+    ) -> (&'p Allowance, Origin<'p>) {
+        match self.of(rule).and_then(|change| change.overrides.find(values)) {
+            Some(allowance) => (allowance, Origin::RunTimeOverride),
+            None => rule.allowance_of(values, tier),
+        }
     }
 }
 
@@ -354,12 +394,7 @@ impl Policy {
         let mut class = ClassSearch::default();
         self.each_applying(request, cost, enabled, |found| {
             let ApplyingRule { number, rule, values, in_every_reading } = found;
-            let change = changes.of(rule);
-            let (allowance, origin) = match change.and_then(|change| change.overrides.find(&values))
-            {
-                Some(allowance) => (allowance, Origin::RunTimeOverride),
-                None => rule.allowance_of(&values, tier),
-            };
+            let (allowance, origin) = changes.allowance_of(rule, &values, tier);
             let shadow = self.is_shadow(changes, rule);
             if let Some(named) = rule.priority.filter(|_| !shadow) {
                 class.meets(named, in_every_reading);
@@ -389,7 +424,7 @@ impl Policy {
     }
 
     /// The tier of a request, and whether the request named a tier that does not exist.
-    fn tier_of<'p>(
+    pub(crate) fn tier_of<'p>(
         &'p self,
         changes: &'p Changes,
         request: &Attributes<'_>,

@@ -58,6 +58,16 @@ pub struct KeyValues<'k> {
     tag: Option<&'k OnceLock<u128>>,
 }
 
+/// A key of which only some attributes are known.
+pub(crate) struct PartialKey<'k> {
+    /// The values that are known.
+    pub(crate) known: Vec<(&'k str, KeyValue<'k>)>,
+    /// The parts for which no value is known.
+    pub(crate) lacking: Vec<String>,
+    /// Alternatives of which no value is known, and which a request may have: then another counter is meant.
+    pub(crate) preferred: Vec<&'k str>,
+}
+
 /// The value of an attribute, as text.
 ///
 /// ```
@@ -191,6 +201,33 @@ impl Key {
             pairs.push((name, value));
         }
         Some(KeyValues { pairs, tag: self.tags.get(way) })
+    }
+
+    /// What is known of the key for a request of which only some attributes are known.
+    pub(crate) fn partial<'k>(
+        &'k self,
+        request: &'k Attributes<'_>,
+        ipv6_prefix: u8,
+    ) -> PartialKey<'k> {
+        let mut found = PartialKey { known: vec![], lacking: vec![], preferred: vec![] };
+        for part in &self.parts {
+            let mut preferred = vec![];
+            let known = part.alternatives.iter().find_map(|alternative| {
+                let value = alternative.of(request.canonical(), self.case, ipv6_prefix);
+                if value.is_none() {
+                    preferred.push(&*alternative.name);
+                }
+                Some((&*alternative.name, value?))
+            });
+            match known {
+                Some(known) => {
+                    found.known.push(known);
+                    found.preferred.extend(preferred);
+                }
+                None => found.lacking.push(part.to_string()),
+            }
+        }
+        found
     }
 
     /// Every attribute that the key names.

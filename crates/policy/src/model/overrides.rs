@@ -142,6 +142,15 @@ impl Overrides {
         self.levels.iter().find_map(|level| level.find(values))
     }
 
+    /// The attributes that the override for these values names, if there is one.
+    pub(crate) fn key_of(&self, values: &KeyValues<'_>) -> Option<Vec<(&str, &str)>> {
+        let level = self.levels.iter().find(|level| level.find(values).is_some())?;
+        let names = level.names.iter().map(|name| &**name);
+        let known: Vec<&str> = names.clone().map(|name| values.get(name)).collect::<Option<_>>()?;
+        let (found, _) = level.entries.iter().find(|(named, _)| *named == known)?;
+        Some(names.zip(found.iter().map(String::as_str)).collect())
+    }
+
     /// Whether there are no overrides.
     ///
     /// ```
