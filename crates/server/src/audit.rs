@@ -71,10 +71,19 @@ pub(crate) struct AuditEvent<'a> {
     pub(crate) actor: Actor<'a>,
     pub(crate) what: &'a str,
     pub(crate) details: &'a Value,
+    /// Why, in the words of the operator.
+    pub(crate) reason: Option<&'a str>,
 }
 
 /// How many bytes at the end of the log are searched for the last lines.
 const TAIL: u64 = 256 * 1024;
+
+impl<'a> AuditEvent<'a> {
+    /// What the server did by itself.
+    pub(crate) const fn of_server(what: &'a str, details: &'a Value) -> Self {
+        Self { actor: Actor::SERVER, what, details, reason: None }
+    }
+}
 
 impl Actor<'_> {
     /// The server itself.
@@ -167,6 +176,9 @@ impl Audit {
             "at_ms": at_ms, "who": event.actor.who, "peer": event.actor.peer.to_string(),
             "what": event.what, "details": { "version": version, "change": event.details },
         });
+        if let (Some(fields), Some(reason)) = (line.as_object_mut(), event.reason) {
+            fields.insert("reason".to_owned(), json!(reason));
+        }
         let chain = sign(secret, &self.head.chain, &line);
         if let Some(fields) = line.as_object_mut() {
             fields.insert("chain".to_owned(), json!(chain));
@@ -260,7 +272,12 @@ mod tests {
         let clock = Clock::manual(tidegate::Timestamp::from_nanos(5_000_000));
         let actor = Actor { who: "operator", peer: [127, 0, 0, 1].into() };
         let details = json!({ "number": number });
-        audit.append(secret, &clock, number, AuditEvent { actor, what: "rule", details: &details })
+        audit.append(
+            secret,
+            &clock,
+            number,
+            AuditEvent { actor, what: "rule", details: &details, reason: None },
+        )
     }
 
     /// A log of three lines, each written by another server.

@@ -7,9 +7,15 @@
 //! The document is an immutable value: a change makes the next version. [`Control`] is the protocol around it, a state machine
 //! without I/O: an [`Event`] goes in, an [`Action`] comes out. [`crate::rulebook`] does the I/O.
 
+mod change;
 mod document;
+mod note;
 
-pub(crate) use document::{Change, Document, Override, RefusedChange, RuleSwitch, Tier, Uploaded};
+pub(crate) use change::{Change, RefusedChange, SwitchChange};
+#[cfg(test)]
+pub(crate) use document::RuleSwitch;
+pub(crate) use document::{Document, Override, Tier, Uploaded};
+pub(crate) use note::{ChangeNote, expiry_ms, reason};
 
 /// The document that is in force, and the one that is being written.
 #[derive(Debug)]
@@ -96,7 +102,8 @@ mod tests {
     use super::*;
 
     fn switch(rule: &str) -> Change {
-        Change::Rule(RuleSwitch { rule: rule.to_owned(), enabled: Some(false), shadow: None })
+        let (rule, note) = (rule.to_owned(), ChangeNote::default());
+        Change::Rule(SwitchChange { rule, enabled: Some(Some(false)), shadow: None, note })
     }
 
     #[test]

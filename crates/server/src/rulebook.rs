@@ -12,6 +12,7 @@
 pub(crate) mod content_hash;
 mod control_file;
 mod diff;
+mod expiry;
 mod operators;
 mod other_nodes;
 mod policy_file;
@@ -26,6 +27,7 @@ use crate::health::Health;
 use crate::metrics::Metrics;
 use control_file::ControlFile;
 use data_encoding::HEXLOWER;
+use expiry::ExpiryWatch;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -58,6 +60,7 @@ struct RulebookState {
     /// The text of the policy in force.
     text: Vec<u8>,
     policy: Policy,
+    expiry: ExpiryWatch,
 }
 
 /// The policy of a server that is started without one.
@@ -158,7 +161,8 @@ impl<S: Backend> Rulebook<S> {
         }
         let policy = Policy::parse(&text)?;
         let control = Control::new(document);
-        let state = RulebookState { control, audit, file_text: text.clone(), text, policy };
+        let (file_text, expiry) = (text.clone(), ExpiryWatch::default());
+        let state = RulebookState { control, audit, file_text, text, policy, expiry };
         let state = Mutex::new(state);
         let changing = Mutex::new(());
         let rulebook = Self {
@@ -199,13 +203,25 @@ impl<S: Backend> Rulebook<S> {
                 state = self.lock();
             }
         }
-        self.install(&state).map(|_| ())
+        self.install(&mut state).map(|_| ())
     }
 
     // === reading ===
 
+    /// The control document. Some of its entries may have expired.
     pub(crate) fn document(&self) -> Document {
         self.lock().control.document().clone()
+    }
+
+    /// The control document without entries that have expired.
+    pub(crate) fn document_in_force(&self) -> Document {
+        let now_ms = self.now_ms();
+        self.lock().control.document().in_force(now_ms)
+    }
+
+    /// The time by the wall clock, in milliseconds of Unix time.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.clock.now().calendar.as_nanos().checked_div(1_000_000).unwrap_or(0)
     }
 
     /// The text of the policy in force, and whether it was uploaded.
@@ -248,8 +264,11 @@ impl<S: Backend> Rulebook<S> {
     }
 
     /// Puts the policy and the changes of operators in force, and returns their version.
-    fn install(&self, state: &RulebookState) -> Result<u64, RulebookError> {
-        let (changes, unfit) = state.control.document().changes(&state.policy);
+    fn install(&self, state: &mut RulebookState) -> Result<u64, RulebookError> {
+        let now_ms = self.now_ms();
+        let in_force = state.control.document().in_force(now_ms);
+        state.expiry = ExpiryWatch::of::<S>(state.control.document(), &in_force, now_ms);
+        let (changes, unfit) = in_force.changes(&state.policy);
         for text in unfit {
             tracing::warn!("a change by hand waits for its rule: {}", printable(&text));
         }
@@ -260,7 +279,7 @@ impl<S: Backend> Rulebook<S> {
 
     /// Shows operators and other nodes by which rules this node decides.
     fn publish_hash(&self, state: &RulebookState) {
-        let document = state.control.document();
+        let document = state.control.document().in_force(self.now_ms());
         let hash = content_hash::of_rules(&state.text, &state.policy, document);
         self.health.set_hash("policy", hash);
     }

@@ -1,8 +1,11 @@
 //! The control document: all changes of operators as one JSON value, and the changes that make its next version.
 
+use super::change::{Change, RefusedChange, SwitchChange};
+use super::note::ChangeNote;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
-use tidegate_policy::{Allowance, Attributes, Changes, Identity, Policy};
+use tidegate_policy::{Allowance, Attributes, Changes, Policy};
 
 /// All changes of operators.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -29,7 +32,8 @@ pub(crate) struct Uploaded {
     pub(crate) over: String,
 }
 
-/// A rule that is switched on or off, or to shadow mode. `*` stands for every rule without a switch of its own.
+/// A rule that is switched on or off, or to shadow mode. `*` stands for every rule without a switch of its own. A rule has two
+/// entries if its two switches were set by different requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RuleSwitch {
@@ -38,6 +42,8 @@ pub(crate) struct RuleSwitch {
     pub(crate) enabled: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) shadow: Option<bool>,
+    #[serde(flatten)]
+    pub(crate) note: ChangeNote,
 }
 
 /// The limits of one key under a rule, instead of those of the policy.
@@ -47,7 +53,9 @@ pub(crate) struct Override {
     pub(crate) rule: String,
     pub(crate) key: BTreeMap<String, String>,
     /// In the notation of policies; `None` removes the override.
-    pub(crate) limits: Option<serde_json::Value>,
+    pub(crate) limits: Option<Value>,
+    #[serde(flatten)]
+    pub(crate) note: ChangeNote,
 }
 
 /// The tier of the requests with an attribute value, such as `user=alice`.
@@ -58,42 +66,14 @@ pub(crate) struct Tier {
     pub(crate) value: String,
     /// `None` removes the assignment.
     pub(crate) tier: Option<String>,
-}
-
-/// One change.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Change {
-    Policy(Option<Uploaded>),
-    Rule(RuleSwitch),
-    Override(Override),
-    Tier(Tier),
-}
-
-/// Why a change was not made.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum RefusedChange {
-    #[error(
-        "it was made for version {expected}, but the current version is {version}; read it again and repeat the change"
-    )]
-    Stale { expected: u64, version: u64 },
-    #[error("another change is being written; try again")]
-    Busy,
-    #[error("it could not be written; nothing has changed")]
-    NotWritten,
-    #[error("the store, which keeps changes for all nodes, cannot be reached; nothing has changed")]
-    StoreGone,
-    #[error("internal error: no change was being written")]
-    NothingPending,
-    #[error("there are already {MOST} entries of this kind; remove some")]
-    TooMany,
-    #[error("{0}")]
-    Wrong(String),
+    #[serde(flatten)]
+    pub(crate) note: ChangeNote,
 }
 
 /// The most entries of each kind: enough for every customer of a small company. More should be tiers in the policy.
-const MOST: usize = 10_000;
+pub(super) const MOST: usize = 10_000;
 /// The name that stands for all rules.
-const ALL: &str = "*";
+pub(super) const ALL: &str = "*";
 
 impl Document {
     /// The next version.
@@ -102,10 +82,7 @@ impl Document {
         next.version = next.version.saturating_add(1);
         match change {
             Change::Policy(policy) => next.policy = policy.clone(),
-            Change::Rule(switch) => {
-                let empty = switch.enabled.is_none() && switch.shadow.is_none();
-                put(&mut next.rules, switch.clone(), |one| one.rule == switch.rule, empty)?;
-            }
+            Change::Rule(switch) => put_switch(&mut next.rules, switch)?,
             Change::Override(new) => {
                 let same = |one: &Override| (&one.rule, &one.key) == (&new.rule, &new.key);
                 put(&mut next.overrides, new.clone(), same, new.limits.is_none())?;
@@ -115,9 +92,54 @@ impl Document {
                     |one: &Tier| (&one.attribute, &one.value) == (&new.attribute, &new.value);
                 put(&mut next.tiers, new.clone(), same, new.tier.is_none())?;
             }
+            Change::Expired { now_ms } => next.retain_unexpired(*now_ms),
         }
         Ok(next)
     }
+
+    // === expiry ===
+
+    /// The document without the entries that have expired.
+    pub(crate) fn in_force(&self, now_ms: u64) -> Self {
+        let mut document = self.clone();
+        document.retain_unexpired(now_ms);
+        document
+    }
+
+    fn retain_unexpired(&mut self, now_ms: u64) {
+        self.rules.retain(|one| !one.note.has_expired(now_ms));
+        self.overrides.retain(|one| !one.note.has_expired(now_ms));
+        self.tiers.retain(|one| !one.note.has_expired(now_ms));
+    }
+
+    /// When the first of its entries expires.
+    pub(crate) fn first_expiry_ms(&self) -> Option<u64> {
+        self.notes().filter_map(|note| note.expires_at_ms).min()
+    }
+
+    fn notes(&self) -> impl Iterator<Item = &ChangeNote> {
+        let rules = self.rules.iter().map(|one| &one.note);
+        let overrides = self.overrides.iter().map(|one| &one.note);
+        rules.chain(overrides).chain(self.tiers.iter().map(|one| &one.note))
+    }
+
+    /// The entries that have expired, for the audit log.
+    pub(crate) fn expired(&self, now_ms: u64) -> Value {
+        fn of<T: Serialize>(entries: &[T], note: fn(&T) -> &ChangeNote, now_ms: u64) -> Value {
+            entries
+                .iter()
+                .filter(|one| note(one).has_expired(now_ms))
+                .map(|one| json!(one))
+                .collect()
+        }
+        json!({
+            "rules": of(&self.rules, |one| &one.note, now_ms),
+            "overrides": of(&self.overrides, |one| &one.note, now_ms),
+            "tiers": of(&self.tiers, |one| &one.note, now_ms),
+        })
+    }
+
+    // === what it means ===
 
     /// Its changes under a policy, and those that do not fit: a change of a rule that was removed waits until the rule is back.
     pub(crate) fn changes(&self, policy: &Policy) -> (Changes, Vec<String>) {
@@ -147,22 +169,43 @@ impl Document {
         fitting
     }
 
+    /// The same changes without notes, and with one entry for each rule: what decides requests.
+    pub(crate) fn without_notes(mut self) -> Self {
+        let switches = self.switches().into_iter().map(|(rule, (enabled, shadow))| RuleSwitch {
+            rule: rule.to_owned(),
+            enabled,
+            shadow,
+            note: ChangeNote::default(),
+        });
+        self.rules = switches.collect();
+        self.overrides.iter_mut().for_each(|one| one.note = ChangeNote::default());
+        self.tiers.iter_mut().for_each(|one| one.note = ChangeNote::default());
+        self
+    }
+
+    /// The two switches of each rule: whether it is enabled, and whether it is in shadow mode.
+    fn switches(&self) -> HashMap<&str, (Option<bool>, Option<bool>)> {
+        let mut switches: HashMap<&str, (Option<bool>, Option<bool>)> = HashMap::new();
+        for one in &self.rules {
+            let (enabled, shadow) = switches.entry(&one.rule).or_default();
+            *enabled = one.enabled.or(*enabled);
+            *shadow = one.shadow.or(*shadow);
+        }
+        switches
+    }
+
     /// Applies the switches. A switch of a rule takes precedence over the one for all rules.
     fn switch(&self, changes: &mut Changes, policy: &Policy, unfit: &mut Vec<String>) {
         if self.rules.is_empty() {
             return;
         }
-        let own: HashMap<&str, &RuleSwitch> =
-            self.rules.iter().map(|switch| (switch.rule.as_str(), switch)).collect();
-        let all = own.get(ALL).copied();
+        let switches = self.switches();
+        let (all_enabled, all_shadow) = switches.get(ALL).copied().unwrap_or_default();
         for rule in policy.rules() {
-            let own = own.get(rule.name()).copied();
-            let said = |what: fn(&RuleSwitch) -> Option<bool>| {
-                own.and_then(what).or_else(|| all.and_then(what))
-            };
+            let (enabled, shadow) = switches.get(rule.name()).copied().unwrap_or_default();
             // The rule exists, so this cannot fail.
-            let _ = changes.set_enabled(policy, rule.name(), said(|switch| switch.enabled));
-            let _ = changes.set_shadow(policy, rule.name(), said(|switch| switch.shadow));
+            let _ = changes.set_enabled(policy, rule.name(), enabled.or(all_enabled));
+            let _ = changes.set_shadow(policy, rule.name(), shadow.or(all_shadow));
         }
         let gone = |switch: &&RuleSwitch| switch.rule != ALL && policy.rule(&switch.rule).is_none();
         unfit.extend(
@@ -191,121 +234,35 @@ fn put<T>(
     Ok(())
 }
 
-impl Change {
-    /// Checks that it is valid under a policy and together with the changes in force. Old changes may wait for their rule to
-    /// come back, but a new change must be valid now.
-    pub(crate) fn fits(&self, document: &Document, policy: &Policy) -> Result<(), RefusedChange> {
-        // Removing an override cannot contradict another change.
-        let taken_back = matches!(self, Self::Override(Override { limits: None, .. }));
-        let (mut changes, _) =
-            if taken_back { Default::default() } else { document.changes(policy) };
-        let fits = match self {
-            Self::Policy(_) => Ok(()),
-            Self::Rule(switch) if switch.rule == ALL => Ok(()),
-            Self::Rule(switch) => changes
-                .set_enabled(policy, &switch.rule, switch.enabled)
-                .map_err(|error| error.to_string()),
-            Self::Override(one) => one.apply(&mut changes, policy),
-            Self::Tier(one) => one.apply(&mut changes, policy),
-        };
-        fits.map_err(RefusedChange::Wrong)
+/// Removes the switches that a change names from the entries of its rule, and adds an entry with those that it sets.
+fn put_switch(list: &mut Vec<RuleSwitch>, change: &SwitchChange) -> Result<(), RefusedChange> {
+    for entry in list.iter_mut().filter(|entry| entry.rule == change.rule) {
+        entry.enabled = entry.enabled.filter(|_| change.enabled.is_none());
+        entry.shadow = entry.shadow.filter(|_| change.shadow.is_none());
     }
-
-    /// What is valid but probably a mistake: limits that count by another algorithm than those of their rule.
-    pub(crate) fn warnings(&self, policy: &Policy) -> Vec<String> {
-        let mut changes = Changes::default();
-        match self {
-            Self::Override(one) if one.apply(&mut changes, policy).is_ok() => {
-                changes.warnings(policy)
-            }
-            Self::Override(_) | Self::Policy(_) | Self::Rule(_) | Self::Tier(_) => vec![],
-        }
+    list.retain(|entry| entry.enabled.is_some() || entry.shadow.is_some());
+    let Some(entry) = change.entry() else { return Ok(()) };
+    if list.len() >= MOST {
+        return Err(RefusedChange::TooMany);
     }
-
-    /// Checks that requests can have the values that it names. Secret and very long attribute values are counted by their
-    /// digests: the plain value would never match, and would be written into files.
-    pub(crate) fn can_match(
-        &self,
-        identity: &Identity,
-        digest: &dyn Fn(&str) -> String,
-    ) -> Result<(), RefusedChange> {
-        let check = |name: &str, value: &str| can_match(name, value, identity, digest);
-        match self {
-            Self::Policy(_) | Self::Rule(_) => Ok(()),
-            Self::Override(new) => new.key.iter().try_for_each(|(name, value)| check(name, value)),
-            Self::Tier(new) => check(&new.attribute, &new.value),
-        }
-        .map_err(RefusedChange::Wrong)
-    }
-
-    /// The same change in the spelling that the document already uses. An address can be written in several ways, and a second
-    /// entry for it could not be removed.
-    pub(crate) fn spelled_as_in(mut self, document: &Document, policy: &Policy) -> Self {
-        match &mut self {
-            Self::Policy(_) | Self::Rule(_) => {}
-            Self::Override(new) => {
-                if let Some(known) = document.overrides.iter().find(|one| one.is(new, policy)) {
-                    new.key.clone_from(&known.key);
-                }
-            }
-            Self::Tier(new) => {
-                if let Some(known) = document.tiers.iter().find(|one| one.is(new)) {
-                    new.value.clone_from(&known.value);
-                }
-            }
-        }
-        self
-    }
-
-    /// Its kind, for the audit log.
-    pub(crate) const fn kind(&self) -> &'static str {
-        match self {
-            Self::Policy(_) => "policy",
-            Self::Rule(_) => "rule",
-            Self::Override(_) => "override",
-            Self::Tier(_) => "tier",
-        }
-    }
-}
-
-/// Addresses, methods and paths may be written in several ways, and are checked elsewhere.
-fn can_match(
-    name: &str,
-    value: &str,
-    identity: &Identity,
-    digest: &dyn Fn(&str) -> String,
-) -> Result<(), String> {
-    if ["ip", "method", "path"].contains(&name) {
-        return Ok(());
-    }
-    let request = Attributes::new().with(name.to_owned(), value.to_owned());
-    let request = request.map_err(|error| error.to_string())?;
-    if request.get(name).is_none() {
-        return Err(format!("`{name}` is empty; no request has an empty value"));
-    }
-    if identity.reveals(&request) {
-        let digest = digest(value);
-        return Err(format!(
-            "requests are known by the digest of `{name}`; write `{digest}` instead"
-        ));
-    }
+    list.push(entry);
     Ok(())
 }
 
 impl Override {
     /// Whether it has the same subject as another: removing the other one would remove this one.
-    fn is(&self, other: &Self, policy: &Policy) -> bool {
+    pub(crate) fn is(&self, other: &Self, policy: &Policy) -> bool {
         let (mut changes, any) = (Changes::default(), Allowance::Unlimited);
         self.rule == other.rule
             && changes.set_override(policy, &self.rule, &self.who(), any).is_ok()
             && changes.remove_override(policy, &other.rule, &other.who()) == Ok(true)
     }
 
-    fn who(&self) -> Vec<(&str, &str)> {
+    pub(crate) fn who(&self) -> Vec<(&str, &str)> {
         self.key.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
     }
 
-    fn apply(&self, changes: &mut Changes, policy: &Policy) -> Result<(), String> {
+    pub(super) fn apply(&self, changes: &mut Changes, policy: &Policy) -> Result<(), String> {
         let who = self.who();
         let done = match &self.limits {
             None => changes.remove_override(policy, &self.rule, &who).map(|_| ()),
@@ -326,7 +283,7 @@ impl Override {
 
 impl Tier {
     /// Whether it has the same subject as another, compared as in requests.
-    fn is(&self, other: &Self) -> bool {
+    pub(crate) fn is(&self, other: &Self) -> bool {
         let in_a_request = |tier: &Self| {
             let request =
                 Attributes::new().with(tier.attribute.clone(), tier.value.clone()).ok()?;
@@ -336,7 +293,7 @@ impl Tier {
             && in_a_request(self).is_some_and(|mine| Some(mine) == in_a_request(other))
     }
 
-    fn apply(&self, changes: &mut Changes, policy: &Policy) -> Result<(), String> {
+    pub(super) fn apply(&self, changes: &mut Changes, policy: &Policy) -> Result<(), String> {
         let who = (self.attribute.as_str(), self.value.as_str());
         changes.assign_tier(policy, who, self.tier.as_deref()).map_err(|error| error.to_string())
     }
@@ -373,9 +330,17 @@ rules:
         resolved.rules.iter().map(of).collect()
     }
 
-    fn alice(limits: Option<serde_json::Value>) -> Change {
+    fn until(expires_at_ms: Option<u64>) -> ChangeNote {
+        ChangeNote { expires_at_ms, ..ChangeNote::default() }
+    }
+
+    fn switch(rule: &str, enabled: Option<Option<bool>>, shadow: Option<Option<bool>>) -> Change {
+        Change::Rule(SwitchChange { rule: rule.to_owned(), enabled, shadow, note: until(None) })
+    }
+
+    fn alice(limits: Option<Value>) -> Change {
         let key = BTreeMap::from([("user".to_owned(), "alice".to_owned())]);
-        Change::Override(Override { rule: "a".to_owned(), key, limits })
+        Change::Override(Override { rule: "a".to_owned(), key, limits, note: until(None) })
     }
 
     #[test]
@@ -388,7 +353,12 @@ rules:
         assert_eq!((limit_of(&document, "alice")[0].1, document.version), (Some(1), 3));
         let tier = |tier: Option<&str>| {
             let (attribute, value) = ("user".to_owned(), "bob".to_owned());
-            Change::Tier(Tier { attribute, value, tier: tier.map(str::to_owned) })
+            Change::Tier(Tier {
+                attribute,
+                value,
+                tier: tier.map(str::to_owned),
+                note: until(None),
+            })
         };
         let document = document.with(&tier(Some("pro"))).unwrap();
         assert_eq!(limit_of(&document, "bob")[0].1, Some(10));
@@ -397,23 +367,19 @@ rules:
 
     #[test]
     fn a_switch_of_a_rule_overrides_the_switch_for_all_rules() {
-        let switch = |rule: &str, enabled, shadow| {
-            Change::Rule(RuleSwitch { rule: rule.to_owned(), enabled, shadow })
-        };
-        let off = Document::default().with(&switch("*", Some(false), None)).unwrap();
+        let off = Document::default().with(&switch("*", Some(Some(false)), None)).unwrap();
         assert_eq!(limit_of(&off, "x"), []);
-        let but_b = off.with(&switch("b", Some(true), None)).unwrap();
+        let but_b = off.with(&switch("b", Some(Some(true)), None)).unwrap();
         assert_eq!(limit_of(&but_b, "x"), [("b".to_owned(), Some(2), false)]);
-        let shadow = Document::default().with(&switch("*", None, Some(true))).unwrap();
+        let shadow = Document::default().with(&switch("*", None, Some(Some(true)))).unwrap();
         assert!(limit_of(&shadow, "x").iter().all(|(_, _, shadow)| *shadow));
-        let on_again = off.with(&switch("*", None, None)).unwrap();
+        let on_again = off.with(&switch("*", Some(None), None)).unwrap();
         assert_eq!((limit_of(&on_again, "x").len(), on_again.rules.len()), (2, 0));
     }
 
     #[test]
     fn a_new_change_that_does_not_fit_is_refused_and_an_old_one_waits() {
-        let stranger =
-            Change::Rule(RuleSwitch { rule: "c".to_owned(), enabled: Some(false), shadow: None });
+        let stranger = switch("c", Some(Some(false)), None);
         assert_eq!(
             stranger.fits(&Document::default(), &policy()),
             Err(RefusedChange::Wrong("there is no rule `c`".to_owned()))
@@ -432,5 +398,55 @@ rules:
         let text = serde_json::to_string(&document).unwrap();
         assert_eq!(serde_json::from_str::<Document>(&text).unwrap(), document);
         assert!(serde_json::from_str::<Document>("{\"version\":1,\"extra\":2}").is_err());
+    }
+
+    /// A document that an older version wrote has entries without notes. One with notes that this version does not know is
+    /// refused, because ignoring them would change what is in force.
+    #[test]
+    fn entries_may_lack_notes_and_have_no_others() {
+        let plain = json!({ "rule": "a", "key": { "user": "alice" }, "limits": ["7/s"] });
+        let read: Override = serde_json::from_value(plain.clone()).unwrap();
+        assert_eq!((&read.note, json!(read)), (&until(None), plain));
+        let noted = json!({ "rule": "a", "shadow": true, "expires_at_ms": 7, "reason": "r", "by": "eve", "since_ms": 5 });
+        let read: RuleSwitch = serde_json::from_value(noted.clone()).unwrap();
+        assert_eq!(json!(read), noted);
+        let unknown = json!({ "attribute": "user", "value": "x", "tier": "pro", "until": 7 });
+        assert!(serde_json::from_value::<Tier>(unknown).is_err());
+    }
+
+    #[test]
+    fn an_entry_is_in_force_until_it_expires() {
+        let mut change = alice(Some(json!(["7/s"])));
+        if let Change::Override(one) = &mut change {
+            one.note = until(Some(1_000));
+        }
+        let document = Document::default().with(&change).unwrap();
+        assert_eq!(document.first_expiry_ms(), Some(1_000));
+        assert_eq!(limit_of(&document.in_force(999), "alice")[0].1, Some(7));
+        assert_eq!(limit_of(&document.in_force(1_000), "alice")[0].1, Some(1));
+        assert_eq!(document.expired(999)["overrides"], json!([]));
+        assert_eq!(document.expired(1_000)["overrides"][0]["key"]["user"], "alice");
+        let rest = document.with(&Change::Expired { now_ms: 1_000 }).unwrap();
+        assert_eq!((rest.overrides.len(), rest.version, rest.first_expiry_ms()), (0, 2, None));
+    }
+
+    /// Each switch of a rule ends at its own time.
+    #[test]
+    fn switching_a_rule_off_does_not_prolong_its_shadow_mode() {
+        let shadow = SwitchChange {
+            rule: "a".to_owned(),
+            enabled: None,
+            shadow: Some(Some(true)),
+            note: until(Some(1_000)),
+        };
+        let document = Document::default().with(&Change::Rule(shadow)).unwrap();
+        let document = document.with(&switch("a", Some(Some(false)), None)).unwrap();
+        let switches = |document: &Document| document.switches().get("a").copied();
+        assert_eq!(switches(&document), Some((Some(false), Some(true))));
+        assert_eq!(switches(&document.in_force(1_000)), Some((Some(false), None)));
+        let document = document.with(&switch("a", None, Some(Some(false)))).unwrap();
+        assert_eq!((document.rules.len(), document.first_expiry_ms()), (2, None));
+        let document = document.with(&switch("a", Some(None), Some(None))).unwrap();
+        assert_eq!(document.rules, []);
     }
 }

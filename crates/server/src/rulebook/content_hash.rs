@@ -8,7 +8,8 @@
 //!
 //! Unlike the version of a policy, it does not depend on how often and in which order a node has loaded its rules. Comments, white
 //! space and the order of keys do not matter, because the policy is parsed. The order of rules matters, because it decides which
-//! rule comes first. A change that waits for its rule is not in force, so it does not count.
+//! rule comes first. A change that waits for its rule is not in force, so it does not count. Nor does it count who made a change,
+//! why, and when it ends.
 
 use super::diff::plain;
 use crate::control::Document;
@@ -23,8 +24,8 @@ use tidegate_policy::Document as Text;
 const BYTES: usize = 6;
 
 /// The hash of a policy with the changes of operators.
-pub(super) fn of_rules(text: &[u8], policy: &Policy, document: &Document) -> String {
-    let in_force = document.fitting(policy);
+pub(super) fn of_rules(text: &[u8], policy: &Policy, document: Document) -> String {
+    let in_force = document.fitting(policy).without_notes();
     shortened(&json!({
         "policy": parsed(text),
         "rules": sorted(&in_force.rules),
@@ -57,7 +58,7 @@ fn shortened(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{Override, RuleSwitch, Tier};
+    use crate::control::{ChangeNote, Override, RuleSwitch, Tier};
 
     const POLICY: &str = "
 version: 1
@@ -68,16 +69,18 @@ rules:
 ";
 
     fn hash(text: &str, document: &Document) -> String {
-        of_rules(text.as_bytes(), &Policy::parse(text.as_bytes()).unwrap(), document)
+        of_rules(text.as_bytes(), &Policy::parse(text.as_bytes()).unwrap(), document.clone())
     }
 
     fn switch(rule: &str) -> RuleSwitch {
-        RuleSwitch { rule: rule.to_owned(), enabled: Some(false), shadow: None }
+        let (rule, note) = (rule.to_owned(), ChangeNote::default());
+        RuleSwitch { rule, enabled: Some(false), shadow: None, note }
     }
 
     fn of(user: &str, rule: &str) -> Override {
         let key = [("user".to_owned(), user.to_owned())].into();
-        Override { rule: rule.to_owned(), key, limits: Some(json!(["9/s"])) }
+        let (rule, note) = (rule.to_owned(), ChangeNote::default());
+        Override { rule, key, limits: Some(json!(["9/s"])), note }
     }
 
     #[test]
@@ -99,6 +102,10 @@ rules:
             ..Document::default()
         };
         assert_eq!(hash(POLICY, &one), hash(POLICY, &other));
+        let mut noted = one.clone();
+        noted.rules[0].note.reason = Some("a test".to_owned());
+        noted.overrides[0].note.expires_at_ms = Some(7);
+        assert_eq!(hash(POLICY, &one), hash(POLICY, &noted));
         let waiting = Document {
             rules: vec![switch("gone")],
             overrides: vec![of("x", "gone"), of("x", "a")],
@@ -113,6 +120,7 @@ rules:
             attribute: "user".to_owned(),
             value: "x".to_owned(),
             tier: Some(tier.to_owned()),
+            note: ChangeNote::default(),
         };
         let plain = Document::default;
         let documents = [

@@ -3,33 +3,41 @@
 use super::policy_file::drops;
 use super::writing::{AuditLine, details};
 use super::{Caution, Difference, Rulebook, RulebookError, digest};
-use crate::audit::Actor;
+use crate::audit::{Actor, AuditEvent};
 use crate::backend::Backend;
 use crate::control::{Change, Document, Uploaded};
 use crate::metrics::Reload;
 use tidegate_policy::printable;
 
 impl<S: Backend> Rulebook<S> {
-    /// Makes a change and puts it in force.
+    /// Makes a change and puts it in force; with `dry`, only checks it. Returns the document with the change.
     pub(crate) fn change(
         &self,
         change: Change,
+        dry: bool,
         expected: Option<u64>,
         actor: Actor<'_>,
     ) -> Result<Document, RulebookError> {
         let _turn = self.turn();
+        let now_ms = self.now_ms();
         let change = {
             let state = self.lock();
             let digest = |value: &str| self.secret.digest(value);
             change.can_match(state.policy.identity(), &digest)?;
             let change = change.spelled_as_in(state.control.document(), &state.policy);
-            change.fits(state.control.document(), &state.policy)?;
+            let in_force = state.control.document().in_force(now_ms);
+            change.fits(&in_force, &state.policy)?;
+            let change = change.made_by(actor.who, now_ms);
+            if dry {
+                return Ok(in_force.with(&change)?);
+            }
             change
         };
-        let line = AuditLine { actor, what: change.kind(), details: details(&change) };
+        let reason = change.reason().map(str::to_owned);
+        let line = AuditLine { actor, what: change.kind(), details: details(&change), reason };
         let warnings = change.warnings(&self.lock().policy);
         let document = self.write(change, expected, &line)?;
-        self.install(&self.lock())?;
+        self.install(&mut self.lock())?;
         for warning in warnings {
             tracing::warn!("a change by hand: {}", printable(&warning));
         }
@@ -58,12 +66,12 @@ impl<S: Backend> Rulebook<S> {
         };
         // A valid policy is UTF-8, so nothing is lost.
         let sent = String::from_utf8_lossy(text).into_owned();
-        let line = AuditLine { actor, what: "policy", details: difference.json() };
+        let line = AuditLine { actor, what: "policy", details: difference.json(), reason: None };
         self.write(Change::Policy(Some(Uploaded { text: sent, over })), expected, &line)?;
         let mut state = self.lock();
         state.text = text.to_vec();
         state.policy = policy;
-        let version = self.install(&state)?;
+        let version = self.install(&mut state)?;
         self.metrics.reloaded(Reload::Applied);
         self.health.set_problem("policy", None);
         tracing::info!(version, "a policy was uploaded");
@@ -84,22 +92,22 @@ impl<S: Backend> Rulebook<S> {
                 Difference::between(&state.text, &state.file_text, policy.warnings().to_vec());
             (policy, difference)
         };
-        let line = AuditLine { actor, what: "policy", details: difference.json() };
+        let line = AuditLine { actor, what: "policy", details: difference.json(), reason: None };
         self.write(Change::Policy(None), expected, &line)?;
         let mut state = self.lock();
         state.text = state.file_text.clone();
         state.policy = policy;
-        self.install(&state)?;
+        self.install(&mut state)?;
         Ok(difference)
     }
 
     /// Writes an action that does not change the document to the audit log.
-    pub(crate) fn note(&self, actor: Actor<'_>, what: &str, details: &serde_json::Value) {
+    pub(crate) fn note(&self, event: AuditEvent<'_>) {
         let _turn = self.turn();
         let mut state = self.lock();
         let version = state.control.document().version;
         // If it cannot be written, that is logged and reported by `/ready`.
-        if self.noted(&mut state, version, actor, what, details).is_ok() {
+        if self.noted(&mut state, version, event).is_ok() {
             let _ = self.save(&state);
         }
     }

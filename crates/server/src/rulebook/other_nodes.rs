@@ -39,7 +39,7 @@ impl<S: Backend> Rulebook<S> {
         (state.text, state.policy) = (text, policy);
         let version = document.version;
         let _ = state.control.on_event(Event::Replaced(document));
-        self.install(&state)?;
+        self.install(&mut state)?;
         let written = self.save(&state);
         drop(state);
         tracing::info!(version, "another node has changed the rules");

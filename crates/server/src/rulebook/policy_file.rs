@@ -75,7 +75,7 @@ impl<S: Backend> Rulebook<S> {
         state.file_text.clone_from(&text);
         state.text = text;
         state.policy = policy;
-        self.install(&state).map(Some)
+        self.install(&mut state).map(Some)
     }
 }
 

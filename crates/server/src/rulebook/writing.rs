@@ -5,7 +5,7 @@ use super::control_file::ControlFile;
 use super::{Rulebook, RulebookError, RulebookState};
 use crate::audit::{Actor, AuditEvent, ChainHead, Damage};
 use crate::backend::Backend;
-use crate::control::{Action, Change, Document, Event, RefusedChange};
+use crate::control::{Action, Change, Document, Event, Override, RefusedChange, Tier};
 use serde_json::json;
 use std::io;
 
@@ -14,6 +14,14 @@ pub(super) struct AuditLine<'a> {
     pub(super) actor: Actor<'a>,
     pub(super) what: &'static str,
     pub(super) details: serde_json::Value,
+    pub(super) reason: Option<String>,
+}
+
+impl AuditLine<'_> {
+    fn event(&self) -> AuditEvent<'_> {
+        let Self { actor, what, details, reason } = self;
+        AuditEvent { actor: *actor, what, details, reason: reason.as_deref() }
+    }
 }
 
 impl<S: Backend> Rulebook<S> {
@@ -48,12 +56,12 @@ impl<S: Backend> Rulebook<S> {
         document: &Document,
         line: &AuditLine<'_>,
     ) -> Result<(), RefusedChange> {
-        let AuditLine { actor, what, details } = line;
-        self.noted(&mut self.lock(), document.version, *actor, what, details)
+        self.noted(&mut self.lock(), document.version, line.event())
             .map_err(|_| RefusedChange::NotWritten)?;
         self.keep_document(version, document).inspect_err(|why| {
             let details = json!({ "abandoned": document.version, "why": why.to_string() });
-            let _ = self.noted(&mut self.lock(), version, *actor, "abandoned", &details);
+            let event = AuditEvent { what: "abandoned", details: &details, ..line.event() };
+            let _ = self.noted(&mut self.lock(), version, event);
         })
     }
 
@@ -121,13 +129,13 @@ impl<S: Backend> Rulebook<S> {
             self.health.set_problem("audit damage", Some(damage.to_string()));
             if matches!(damage, Damage::Shortened { .. } | Damage::EndUnknown { .. }) {
                 let details = json!({ "damage": damage.to_string() });
-                let _ = self.noted(&mut state, version, Actor::SERVER, "audit", &details);
+                let _ = self.noted(&mut state, version, AuditEvent::of_server("audit", &details));
             }
         }
         // With a shared store, the store may have accepted a document that this node did not write.
         if !S::SHARED && state.audit.version > version {
             let details = json!({ "abandoned": state.audit.version });
-            let _ = self.noted(&mut state, version, Actor::SERVER, "abandoned", &details);
+            let _ = self.noted(&mut state, version, AuditEvent::of_server("abandoned", &details));
         }
         // The new lines move the end of the log. Otherwise the next start would compare them with the lines that are missing.
         // A log that was changed is compared with the old end until an operator has looked at it.
@@ -141,11 +149,8 @@ impl<S: Backend> Rulebook<S> {
         &self,
         state: &mut RulebookState,
         version: u64,
-        actor: Actor<'_>,
-        what: &str,
-        details: &serde_json::Value,
+        event: AuditEvent<'_>,
     ) -> io::Result<()> {
-        let event = AuditEvent { actor, what, details };
         let noted = state.audit.append(&self.secret, &self.clock, version, event);
         let problem = noted.as_ref().err();
         let problem = problem.map(|error| format!("audit.log could not be written: {error}"));
@@ -166,15 +171,16 @@ fn not_written(error: &dyn std::fmt::Display) {
 /// The line for an uploaded policy that a newer policy file replaces.
 pub(super) fn withdrawn() -> AuditLine<'static> {
     let details = details(&Change::Policy(None));
-    AuditLine { actor: Actor::SERVER, what: "policy", details }
+    AuditLine { actor: Actor::SERVER, what: "policy", details, reason: None }
 }
 
-/// The details of a change for the audit log.
+/// The details of a change for the audit log. Who made it, when and why is elsewhere in the line.
 pub(super) fn details(change: &Change) -> serde_json::Value {
     match change {
         Change::Policy(uploaded) => json!({ "uploaded": uploaded.is_some() }),
-        Change::Rule(switch) => json!(switch),
-        Change::Override(one) => json!(one),
-        Change::Tier(one) => json!(one),
+        Change::Rule(switch) => switch.details(),
+        Change::Override(one) => json!(Override { note: one.note.for_audit(), ..one.clone() }),
+        Change::Tier(one) => json!(Tier { note: one.note.for_audit(), ..one.clone() }),
+        Change::Expired { .. } => serde_json::Value::Null,
     }
 }
