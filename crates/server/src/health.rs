@@ -45,9 +45,10 @@ impl HealthState {
 }
 
 /// The parts of the server that can have a problem.
-pub(crate) const PARTS: [&str; 17] = [
+pub(crate) const PARTS: [&str; 18] = [
     "accept",
     "access log",
+    "admin users",
     "audit",
     "audit damage",
     "certificate",

@@ -84,6 +84,7 @@ pub(crate) struct Settings {
     pub(crate) admin_hosts: Vec<String>,
     pub(crate) operator_token_file: Option<PathBuf>,
     pub(crate) reader_token_file: Option<PathBuf>,
+    pub(crate) admin_users_file: Option<PathBuf>,
     /// Serves the metrics without a token.
     pub(crate) metrics: Listen,
     pub(crate) denial_log: Option<DenialLogSettings>,
@@ -242,6 +243,7 @@ impl Settings {
             admin_hosts: value::words(reader.text("admin.hosts")),
             operator_token_file: path(reader.text("admin.operator_token_file")),
             reader_token_file: path(reader.text("admin.reader_token_file")),
+            admin_users_file: path(reader.text("admin.users_file")),
             metrics,
             denial_log: reader.denial_log(),
             record: reader.record(),

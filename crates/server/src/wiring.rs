@@ -19,6 +19,7 @@ pub(crate) use start::start;
 
 use crate::backend::Backend;
 use crate::decision_logs::DecisionLogs;
+use crate::front::admin::Tokens;
 use crate::health::{Health, Stage};
 use crate::metrics::Metrics;
 use crate::net::{Budget, Certificate, Drain, Workers};
@@ -71,6 +72,7 @@ impl<S: Backend> Server<S> {
     /// Serves until the process gets a signal to stop.
     async fn serve(self, out: &mut impl Write) -> Result<(), Failure> {
         let tokens = self.settings.admin.address.map(|_| self.tokens()).transpose()?;
+        let admin_users = tokens.as_ref().and_then(Tokens::users);
         let users = self.users()?;
         let listeners = self.open().await?;
         let addresses = listeners.addresses()?;
@@ -83,6 +85,7 @@ impl<S: Backend> Server<S> {
         let signals = Signals::new()?;
         self.greet(&addresses, out);
         self.run_in_background().await;
+        self.watch_admin_users(admin_users);
         let accepting = self.accept_all(listeners, &workers, operators.as_ref());
         self.until_stopped(signals).await;
         self.stop(async {
@@ -130,6 +133,7 @@ impl<S: Backend> Server<S> {
         self.watch_upstreams();
         self.watch_keys();
         self.watch_denials();
+        self.watch_expiry();
     }
 
     /// Drains the server: waits for `all_done`, up to the drain timeout.

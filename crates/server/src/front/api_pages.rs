@@ -28,7 +28,7 @@ This page lists the endpoints of the admin listener. The server describes them a
 page is written. [The guide to the admin API](../admin.md) explains them.
 
 Every request except `/live` needs a token, `authorization: Bearer …`. The data directory has two: the token in `reader-token` may inspect,
-the one in `operator-token` may also change. Send `If-Match` with the `ETag` of `/admin/v1/control`, and a change is made only if the control
+the one in `operator-token` may also change; users can have [tokens of their own](../admin.md#which-server-which-token). Send `If-Match` with the `ETag` of `/admin/v1/control`, and a change is made only if the control
 document still has that version. An error is a problem document (RFC 9457) with `title`, `status` and `detail`.
 ";
 

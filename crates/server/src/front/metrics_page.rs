@@ -9,6 +9,7 @@ use crate::health::Health;
 use crate::metrics::{GaugeReadings, Metrics};
 use crate::net::{Budget, Certificate};
 use crate::proxy::LiveRoutes;
+use crate::recent_denials::RecentDenials;
 use crate::rule_files::RuleFiles;
 use crate::rulebook::Rulebook;
 use crate::web::{Answer, BodyBound, Call, WebHandler};
@@ -35,6 +36,8 @@ pub(crate) struct MetricsPage<S> {
     /// The certificates of the listeners, if there are any.
     pub(crate) certificate: Option<Arc<Certificate>>,
     pub(crate) clock: Clock,
+    /// The clients that were refused lately, for the admin API; the metrics name no client.
+    pub(crate) recent: RecentDenials,
 }
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -372,6 +372,12 @@ pub(crate) const TABLE: &[Setting] = &[
         "",
         "Reader token; by default a generated one in the data directory",
     ),
+    setting(
+        "admin.users_file",
+        "FILE",
+        "",
+        "Users of the admin listener with tokens of their own, so that the audit log names them: lines `NAME reader|operator TOKEN`; read again when it changes",
+    ),
     setting("admin.header_timeout", "TIME", "10s", "Like http.header_timeout"),
     setting("admin.body_timeout", "TIME", "20s", "Like http.body_timeout"),
     setting("admin.idle_timeout", "TIME", "60s", "Like http.idle_timeout"),

@@ -155,6 +155,10 @@ fn clients(settings: &Settings, found: &mut Findings) {
         let users = Secret::random().and_then(|secret| resp::Users::read(path, secret));
         found.keep(users.map_err(|error| format!("resp.users_file: {error}")));
     }
+    if let Some(path) = &settings.admin_users_file {
+        let users = Secret::random().and_then(|secret| admin::AdminUsers::open(path, secret));
+        found.keep(users.map_err(|error| format!("admin.users_file: {error}")));
+    }
     let mut token = |setting, path: &Option<PathBuf>, name: &str| {
         let made = settings.data_dir.join(name);
         // The start creates the tokens in the data directory. What is there already must be valid.

@@ -6,6 +6,7 @@ use crate::bounds;
 use crate::front::metrics_page::MetricsPage;
 use crate::front::{Front, admin, grpc, http, resp};
 use crate::net::{Budget, ListenerContext, LongWorkQueue, Protocols, Versions, Workers};
+use crate::recent_denials::RecentDenials;
 use crate::settings::Listen;
 use std::io;
 use std::net::SocketAddr;
@@ -48,7 +49,11 @@ impl<S: Backend> Server<S> {
                 "contain the same token, so every reader would be an operator; use two tokens";
             return Err(format!("{of_operators} and {of_readers} {text}").into());
         }
-        Ok(admin::Tokens::new(self.secret.clone(), &operator, &reader))
+        let users = settings.admin_users_file.as_deref();
+        let users = users.map(|path| admin::AdminUsers::open(path, self.secret.clone()));
+        let users = users.transpose().map_err(|error| format!("admin.users_file: {error}"))?;
+        let tokens = admin::Tokens::new(self.secret.clone(), &operator, &reader);
+        Ok(tokens.with_users(users.map(Arc::new)))
     }
 
     /// The workers of the HTTP, gRPC and RESP listeners.
@@ -150,6 +155,7 @@ impl<S: Backend> Server<S> {
             proxy_budget: self.proxy_budget.clone(),
             certificate: self.certificate.clone(),
             clock: self.clock.clone(),
+            recent: RecentDenials::default(),
         }
     }
 

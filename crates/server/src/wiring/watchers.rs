@@ -2,6 +2,7 @@
 
 use super::Server;
 use crate::backend::Backend;
+use crate::front::admin::AdminUsers;
 use crate::health::Health;
 use crate::net::Certificate;
 use crate::rulebook::Caution;
@@ -52,6 +53,26 @@ impl<S: Backend> Server<S> {
                 watch::on_change("certificate", move || paths.clone(), read.clone())
             });
         }
+    }
+
+    /// Watches the users file of the admin listener, if there is one.
+    pub(super) fn watch_admin_users(&self, users: Option<Arc<AdminUsers>>) {
+        let Some(users) = users else { return };
+        let path = users.path().to_owned();
+        let health = Arc::clone(&self.health);
+        let read = move || users.reload(&health);
+        supervised("watching the admin users", Arc::clone(&self.metrics), move || {
+            let paths = vec![path.clone()];
+            watch::on_change("admin users", move || paths.clone(), read.clone())
+        });
+    }
+
+    /// Ends changes of operators that have expired.
+    pub(super) fn watch_expiry(&self) {
+        let rulebook = Arc::clone(&self.rulebook);
+        supervised("ending changes that expire", Arc::clone(&self.metrics), move || {
+            Arc::clone(&rulebook).watch_expiry()
+        });
     }
 
     /// Closes each minute of the denial log.

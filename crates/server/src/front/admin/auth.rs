@@ -1,11 +1,13 @@
 //! Authentication of operators by token, and protection against requests that a foreign web page causes.
 
+use super::users::AdminUsers;
 use crate::files;
 use crate::web::Call;
 use data_encoding::BASE32_NOPAD;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use tidegate::Secret;
 use tidegate_store::read_private;
 
@@ -24,13 +26,23 @@ pub(crate) struct Tokens {
     secret: Secret,
     operator: [u8; 32],
     reader: [u8; 32],
+    /// The users with tokens of their own, if there is a users file.
+    users: Option<Arc<AdminUsers>>,
+}
+
+/// Who sent a request: by whose token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AdminIdentity {
+    /// The name of the user; for a token of the data directory, its role.
+    pub(crate) name: Arc<str>,
+    pub(crate) role: AdminRole,
 }
 
 /// The `Host` values under which this listener may be addressed.
 pub(crate) struct Hosts(Vec<String>);
 
 /// Characters of a token; shorter ones can be guessed.
-const SHORTEST_TOKEN: usize = 16;
+pub(super) const SHORTEST_TOKEN: usize = 16;
 
 impl AdminRole {
     pub(crate) const fn name(self) -> &'static str {
@@ -45,20 +57,33 @@ impl Tokens {
     pub(crate) fn new(secret: Secret, operator: &str, reader: &str) -> Self {
         let operator = secret.sign(operator.as_bytes());
         let reader = secret.sign(reader.as_bytes());
-        Self { secret, operator, reader }
+        Self { secret, operator, reader, users: None }
     }
 
-    /// The role of the token in a request's `Authorization` header.
-    pub(crate) fn role(&self, call: &Call<'_>) -> Option<AdminRole> {
+    /// Also accepts the tokens of these users.
+    pub(crate) fn with_users(self, users: Option<Arc<AdminUsers>>) -> Self {
+        Self { users, ..self }
+    }
+
+    /// The users with tokens of their own.
+    pub(crate) fn users(&self) -> Option<Arc<AdminUsers>> {
+        self.users.clone()
+    }
+
+    /// Who sent a request, by the token in its `Authorization` header.
+    pub(crate) fn identity(&self, call: &Call<'_>) -> Option<AdminIdentity> {
         let mut fields = call.headers.all("authorization");
         let (Some(field), None) = (fields.next(), fields.next()) else { return None };
         let token = bearer(field)?;
         let operator = self.secret.signed(token, &self.operator);
         let reader = self.secret.signed(token, &self.reader);
+        let users = self.users.as_ref();
+        let user = users.and_then(|users| users.known(&self.secret.sign(token)));
+        let unnamed = |role: AdminRole| AdminIdentity { name: role.name().into(), role };
         match (operator, reader) {
-            (true, _) => Some(AdminRole::Operator),
-            (false, true) => Some(AdminRole::Reader),
-            (false, false) => None,
+            (true, _) => Some(unnamed(AdminRole::Operator)),
+            (false, true) => Some(unnamed(AdminRole::Reader)),
+            (false, false) => user.map(|(name, role)| AdminIdentity { name, role }),
         }
     }
 }
@@ -175,14 +200,14 @@ mod tests {
             ("operator-token-1234", None),
         ] {
             assert_eq!(
-                with(&[("Authorization", field)], |call| tokens.role(call)),
-                role,
+                with(&[("Authorization", field)], |call| tokens.identity(call)),
+                role.map(|role: AdminRole| AdminIdentity { name: role.name().into(), role }),
                 "{field}"
             );
         }
-        assert_eq!(with(&[], |call| tokens.role(call)), None);
+        assert_eq!(with(&[], |call| tokens.identity(call)), None);
         let twice = [("Authorization", "Bearer operator-token-1234"); 2];
-        assert_eq!(with(&twice, |call| tokens.role(call)), None);
+        assert_eq!(with(&twice, |call| tokens.identity(call)), None);
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! Endpoints that change something: counters, rule switches, overrides, tiers, the policy and signals.
+//! Endpoints that change something: rule switches, overrides, tiers, the policy and signals. `who.rs` resets counters.
 
 use super::handler::AdminHandler;
-use super::request::{attributes, bad, expected_version, flags, read, unprocessable};
+use super::request::{bad, expected_version, flags, read};
 use super::wire;
 use crate::audit::Actor;
 use crate::backend::Backend;
-use crate::control::{Change, RefusedChange};
+use crate::control::RefusedChange;
 use crate::rulebook::{Caution, Rulebook, RulebookError};
 use crate::web::{Answer, Call, PROBLEM};
 use http::StatusCode;
@@ -17,47 +17,23 @@ const MOST_SIGNALS: usize = 64;
 const LONGEST_SIGNAL: usize = 64;
 
 impl<S: Backend> AdminHandler<S> {
-    pub(super) async fn reset(&self, call: &Call<'_>, actor: Actor<'_>) -> Result<Answer, Answer> {
-        let body: wire::ResetBody = read(call)?;
-        let client = attributes(&body.attributes)?;
-        let states = self
-            .limiter
-            .reset(&body.rule, &client)
-            .await
-            .map_err(|error| unprocessable(&error.to_string()))?;
-        // The audit log keeps the names of attributes and not their values, which may be secrets.
-        let names: Vec<&String> = body.attributes.keys().collect();
-        let details = json!({ "rule": body.rule, "by": names, "states": states });
-        let note = move |rulebook: &Rulebook<S>, actor: Actor<'_>| {
-            rulebook.note(actor, "reset", &details);
-            Ok(())
-        };
-        self.on_blocking_thread(actor, note).await?;
-        Ok(Answer::json(StatusCode::OK, &json!({ "states": states })))
-    }
-
-    pub(super) async fn put_rule(
+    /// Changes the control document as the body says; with `?dry_run=true`, only checks that. Answers with all changes that are
+    /// then in force.
+    pub(super) async fn put_change<B: wire::ChangeBody>(
         &self,
         call: &Call<'_>,
         actor: Actor<'_>,
     ) -> Result<Answer, Answer> {
-        let switch = read::<wire::PutRuleBody>(call);
-        let switch = switch.map(|switch| switch.over(&self.rulebook.document().rules));
-        self.change(call, actor, switch.map(Change::Rule)).await
-    }
-
-    /// Makes a change, and answers with all changes that are then in force.
-    pub(super) async fn change(
-        &self,
-        call: &Call<'_>,
-        actor: Actor<'_>,
-        change: Result<Change, Answer>,
-    ) -> Result<Answer, Answer> {
-        let (expected, change) = (expected_version(call)?, change?);
+        let [dry_run] = flags(call, ["dry_run"])?;
+        let expected = expected_version(call)?;
+        let change = read::<B>(call)?.change(self.rulebook.now_ms()).map_err(wire::invalid)?;
         let change = move |rulebook: &Rulebook<S>, actor: Actor<'_>| {
-            rulebook.change(change, expected, actor)
+            rulebook.change(change, dry_run, expected, actor)
         };
-        self.on_blocking_thread(actor, change).await?;
+        let document = self.on_blocking_thread(actor, change).await?;
+        if dry_run {
+            return Ok(Answer::json(StatusCode::OK, &json!(document)));
+        }
         Ok(self.control())
     }
 

@@ -1,16 +1,15 @@
 //! Authenticates an operator's request, finds its route and calls the action behind it.
 
-use super::auth::{ForeignRequest, Hosts, Tokens};
-use super::request::read;
+use super::auth::{AdminIdentity, ForeignRequest, Hosts, Tokens};
 use super::routes::{self, AdminAction};
-use super::wire;
+use super::{views, wire};
 use crate::audit::Actor;
 use crate::backend::Backend;
-use crate::control::Change;
 use crate::front::metrics_page::MetricsPage;
 use crate::health::Health;
 use crate::metrics::{Metrics, Refused};
 use crate::proxy::LiveRoutes;
+use crate::recent_denials::RecentDenials;
 use crate::rule_files::RuleFiles;
 use crate::rulebook::Rulebook;
 use crate::timers;
@@ -32,6 +31,7 @@ pub(crate) struct AdminHandler<S> {
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Arc<Health>,
     pub(super) page: Arc<MetricsPage<S>>,
+    pub(super) recent: RecentDenials,
     tokens: Tokens,
     hosts: Hosts,
     /// Rate limits failed authentication by client address.
@@ -47,7 +47,7 @@ impl<S: Backend> WebHandler for AdminHandler<S> {
 
     /// Whether a request carries a valid token.
     fn knows(&self, call: &Call<'_>) -> bool {
-        self.tokens.role(call).is_some()
+        self.tokens.identity(call).is_some()
     }
 
     /// Makes every check that needs only the head, so that no body is read from a client without a token.
@@ -59,12 +59,11 @@ impl<S: Backend> WebHandler for AdminHandler<S> {
         if call.path == routes::LIVE && call.method == "GET" {
             return Ok(((), BodyBound::bytes(0)));
         }
-        let role = self.tokens.role(call).ok_or_else(|| self.unauthenticated(call))?;
+        let identity = self.tokens.identity(call).ok_or_else(|| self.unauthenticated(call))?;
         let route = routes::find(call)?;
-        if role < route.role {
-            tracing::warn!(peer = %call.peer, path = route.path, "Reader token used for an operator's endpoint");
-            let detail = "a reader's token may not do this; use the operator's token";
-            return Err(Answer::problem(StatusCode::FORBIDDEN, detail));
+        if identity.role < route.role {
+            tracing::warn!(peer = %call.peer, who = &*identity.name, path = route.path, "Reader token used for an operator's endpoint");
+            return Err(forbidden());
         }
         Ok(((), route.body(call)?))
     }
@@ -73,11 +72,14 @@ impl<S: Backend> WebHandler for AdminHandler<S> {
         if call.path == routes::LIVE {
             return Answer::fixed(JSON, "{\"status\":\"live\"}\n");
         }
-        // `begin` has authenticated the request. The role is determined again because the audit log names it.
-        let Some(role) = self.tokens.role(call) else { return self.unauthenticated(call) };
-        let actor = Actor { who: role.name(), peer: call.peer };
+        // `begin` has authenticated the request. The user is determined again because the audit log names it. The users file may
+        // have changed since.
+        let Some(identity) = self.tokens.identity(call) else { return self.unauthenticated(call) };
         match routes::find(call) {
-            Ok(route) => self.act(route.action, call, actor).await.unwrap_or_else(|answer| answer),
+            Ok(route) if identity.role >= route.role => {
+                self.act(route.action, call, &identity).await.unwrap_or_else(|answer| answer)
+            }
+            Ok(_) => forbidden(),
             Err(answer) => answer,
         }
     }
@@ -103,6 +105,7 @@ impl<S: Backend> AdminHandler<S> {
             upstreams: page.upstreams.clone(),
             metrics: Arc::clone(&page.metrics),
             health: Arc::clone(&page.health),
+            recent: page.recent.clone(),
             page,
             tokens,
             hosts,
@@ -115,8 +118,9 @@ impl<S: Backend> AdminHandler<S> {
         &self,
         action: AdminAction,
         call: &Call<'_>,
-        actor: Actor<'_>,
+        identity: &AdminIdentity,
     ) -> Result<Answer, Answer> {
+        let actor = Actor { who: &identity.name, peer: call.peer };
         match action {
             AdminAction::Metrics => Ok(self.page.text()),
             AdminAction::OpenApi => Ok(Answer::fixed(JSON, routes::OPENAPI)),
@@ -131,14 +135,13 @@ impl<S: Backend> AdminHandler<S> {
             AdminAction::Peek => self.peek(call).await,
             AdminAction::Explain => self.explain(call),
             AdminAction::Reset => self.reset(call, actor).await,
-            AdminAction::PutRules => self.put_rule(call, actor).await,
+            AdminAction::Who => self.who(call).await,
+            AdminAction::WhoAmI => Ok(views::who_am_i(identity)),
+            AdminAction::PutRules => self.put_change::<wire::PutRuleBody>(call, actor).await,
             AdminAction::PutOverrides => {
-                let change = read::<wire::PutOverride>(call).map(Change::Override);
-                self.change(call, actor, change).await
+                self.put_change::<wire::PutOverrideBody>(call, actor).await
             }
-            AdminAction::PutTiers => {
-                self.change(call, actor, read::<wire::PutTier>(call).map(Change::Tier)).await
-            }
+            AdminAction::PutTiers => self.put_change::<wire::PutTierBody>(call, actor).await,
             AdminAction::PutSignals => self.put_signals(call, actor),
             AdminAction::Upstreams => Ok(self.upstreams()),
             AdminAction::Leases => Ok(self.leases_status()),
@@ -162,6 +165,11 @@ impl<S: Backend> AdminHandler<S> {
         Answer::problem(StatusCode::UNAUTHORIZED, detail)
             .with(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
     }
+}
+
+fn forbidden() -> Answer {
+    let detail = "a reader's token may not do this; use the operator's token";
+    Answer::problem(StatusCode::FORBIDDEN, detail)
 }
 
 fn refused(foreign: ForeignRequest) -> Answer {

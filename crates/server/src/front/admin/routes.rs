@@ -31,6 +31,10 @@ pub(super) enum AdminAction {
     DeletePolicy,
     Peek,
     Explain,
+    /// Shows what is known about a person.
+    Who,
+    /// Shows whose token the request carries.
+    WhoAmI,
     Reset,
     PutRules,
     PutOverrides,
@@ -52,7 +56,7 @@ const fn route(
 }
 
 /// All endpoints that need a token; every other path is answered with 404.
-const ROUTES: [AdminRoute; 21] = [
+const ROUTES: [AdminRoute; 23] = [
     route("GET", "/metrics", AdminRole::Reader, AdminAction::Metrics),
     route("GET", "/admin/v1/openapi.json", AdminRole::Reader, AdminAction::OpenApi),
     route("GET", "/admin/v1/status", AdminRole::Reader, AdminAction::Status),
@@ -67,6 +71,8 @@ const ROUTES: [AdminRoute; 21] = [
     route("DELETE", "/admin/v1/policy", AdminRole::Operator, AdminAction::DeletePolicy),
     route("POST", "/admin/v1/peek", AdminRole::Reader, AdminAction::Peek),
     route("POST", "/admin/v1/explain", AdminRole::Reader, AdminAction::Explain),
+    route("POST", "/admin/v1/who", AdminRole::Reader, AdminAction::Who),
+    route("GET", "/admin/v1/whoami", AdminRole::Reader, AdminAction::WhoAmI),
     route("POST", "/admin/v1/reset", AdminRole::Operator, AdminAction::Reset),
     route("PUT", "/admin/v1/rules", AdminRole::Operator, AdminAction::PutRules),
     route("PUT", "/admin/v1/overrides", AdminRole::Operator, AdminAction::PutOverrides),

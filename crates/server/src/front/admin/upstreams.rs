@@ -6,7 +6,7 @@
 use super::handler::AdminHandler;
 use super::request::{read, unprocessable};
 use super::wire::PutUpstreamBody;
-use crate::audit::Actor;
+use crate::audit::{Actor, AuditEvent};
 use crate::backend::Backend;
 use crate::metrics::{GroupReading, ServerReading};
 use crate::rulebook::Rulebook;
@@ -35,7 +35,7 @@ impl<S: Backend> AdminHandler<S> {
         live.drain(&group, &server, drain).map_err(|error| unprocessable(&error))?;
         let details = json!({ "group": group, "server": server, "drain": drain });
         let note = move |rulebook: &Rulebook<S>, actor: Actor<'_>| {
-            rulebook.note(actor, "upstream", &details);
+            rulebook.note(AuditEvent { actor, what: "upstream", details: &details, reason: None });
             Ok(())
         };
         self.on_blocking_thread(actor, note).await?;

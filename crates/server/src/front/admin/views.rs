@@ -1,5 +1,6 @@
 //! Read-only endpoints: status, the policy and its rules, the audit log, `peek` and `explain`.
 
+use super::auth::AdminIdentity;
 use super::handler::AdminHandler;
 use super::request::{attributes, bad, read, unprocessable};
 use super::wire;
@@ -18,6 +19,12 @@ const POLICY_FROM: HeaderName = HeaderName::from_static("tidegate-policy-from");
 const GRPC_RULES: HeaderName = HeaderName::from_static("tidegate-grpc-rules");
 /// Lines of the audit log that are shown by default, and at most.
 const AUDIT_LINES: (usize, usize) = (100, 1_000);
+
+/// Whose token a request carries.
+pub(super) fn who_am_i(identity: &AdminIdentity) -> Answer {
+    let (name, role) = (&*identity.name, identity.role.name());
+    Answer::json(StatusCode::OK, &json!({ "name": name, "role": role }))
+}
 
 impl<S: Backend> AdminHandler<S> {
     pub(super) fn leases_status(&self) -> Answer {
@@ -98,7 +105,7 @@ impl<S: Backend> AdminHandler<S> {
 
     /// The changes that are in force. Their version is the `ETag`, with which `If-Match` makes a change conditional.
     pub(super) fn control(&self) -> Answer {
-        let document = self.rulebook.document();
+        let document = self.rulebook.document_in_force();
         let answer = Answer::json(StatusCode::OK, &json!(document));
         match HeaderValue::try_from(format!("\"{}\"", document.version)) {
             Ok(tag) => answer.with(header::ETAG, tag),
@@ -121,7 +128,7 @@ impl<S: Backend> AdminHandler<S> {
 
     pub(super) fn rules(&self) -> Answer {
         let policy = self.rulebook.policy();
-        let (changes, _) = self.rulebook.document().changes(&policy);
+        let (changes, _) = self.rulebook.document_in_force().changes(&policy);
         let mut rules: Vec<Value> =
             policy.rules().iter().map(|rule| wire::rule(rule, &policy, &changes)).collect();
         for policy in self.rule_files.iter().filter_map(|files| files.policy()) {

@@ -1,6 +1,9 @@
 //! JSON bodies of the admin API, in and out.
 
-use crate::control::{Override, RuleSwitch, Tier};
+use crate::control::{Change, ChangeNote, Override, SwitchChange, Tier, expiry_ms, reason};
+use crate::web::Answer;
+use http::StatusCode;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -16,12 +19,29 @@ pub(super) struct PeekBody {
     pub(super) cost: u64,
 }
 
+/// `POST /admin/v1/who`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WhoBody {
+    pub(super) attributes: BTreeMap<String, String>,
+}
+
 /// `POST /admin/v1/reset`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ResetBody {
-    pub(super) rule: String,
+    /// `None`: of all rules whose key the attributes have.
+    pub(super) rule: Option<String>,
     pub(super) attributes: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(super) dry_run: bool,
+    pub(super) reason: Option<String>,
+}
+
+/// The body of a request that changes the control document.
+pub(super) trait ChangeBody: DeserializeOwned {
+    /// The change, requested at this time. An error is a JSON pointer and what is wrong there.
+    fn change(self, now_ms: u64) -> Result<Change, (&'static str, String)>;
 }
 
 /// `PUT /admin/v1/rules`. A switch that is absent keeps its value; `null` removes the change, so that the policy decides.
@@ -33,6 +53,30 @@ pub(super) struct PutRuleBody {
     enabled: Option<Option<bool>>,
     #[serde(default, deserialize_with = "present")]
     shadow: Option<Option<bool>>,
+    expires: Option<Value>,
+    reason: Option<String>,
+}
+
+/// `PUT /admin/v1/overrides`: `"limits": null` removes the override.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PutOverrideBody {
+    rule: String,
+    key: BTreeMap<String, String>,
+    limits: Option<Value>,
+    expires: Option<Value>,
+    reason: Option<String>,
+}
+
+/// `PUT /admin/v1/tiers`: `"tier": null` removes the assignment.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PutTierBody {
+    attribute: String,
+    value: String,
+    tier: Option<String>,
+    expires: Option<Value>,
+    reason: Option<String>,
 }
 
 /// `PUT /admin/v1/upstreams`: drains a server of the proxy, or brings it back.
@@ -48,12 +92,6 @@ pub(super) struct PutUpstreamBody {
 /// `PUT /admin/v1/signals`: names and numbers.
 pub(super) type PutSignalsBody = BTreeMap<String, f64>;
 
-/// `PUT /admin/v1/overrides`: `"limits": null` removes the override.
-pub(super) type PutOverride = Override;
-
-/// `PUT /admin/v1/tiers`: `"tier": null` removes the assignment.
-pub(super) type PutTier = Tier;
-
 const fn one() -> u64 {
     1
 }
@@ -63,16 +101,53 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<b
     Option::deserialize(deserializer).map(Some)
 }
 
-impl PutRuleBody {
-    /// The switches after this change: those that the body does not name keep their value from `before`.
-    pub(super) fn over(self, before: &[RuleSwitch]) -> RuleSwitch {
-        let known = before.iter().find(|switch| switch.rule == self.rule);
-        RuleSwitch {
-            enabled: self.enabled.unwrap_or_else(|| known.and_then(|switch| switch.enabled)),
-            shadow: self.shadow.unwrap_or_else(|| known.and_then(|switch| switch.shadow)),
-            rule: self.rule,
-        }
+impl ChangeBody for PutRuleBody {
+    fn change(self, now_ms: u64) -> Result<Change, (&'static str, String)> {
+        let Self { rule, enabled, shadow, .. } = self;
+        let sets = enabled.flatten().is_some() || shadow.flatten().is_some();
+        let note = note(self.expires.as_ref(), self.reason, sets, now_ms)?;
+        Ok(Change::Rule(SwitchChange { rule, enabled, shadow, note }))
     }
+}
+
+impl ChangeBody for PutOverrideBody {
+    fn change(self, now_ms: u64) -> Result<Change, (&'static str, String)> {
+        let Self { rule, key, limits, .. } = self;
+        let note = note(self.expires.as_ref(), self.reason, limits.is_some(), now_ms)?;
+        Ok(Change::Override(Override { rule, key, limits, note }))
+    }
+}
+
+impl ChangeBody for PutTierBody {
+    fn change(self, now_ms: u64) -> Result<Change, (&'static str, String)> {
+        let Self { attribute, value, tier, .. } = self;
+        let note = note(self.expires.as_ref(), self.reason, tier.is_some(), now_ms)?;
+        Ok(Change::Tier(Tier { attribute, value, tier, note }))
+    }
+}
+
+/// The note of a change. `sets`: whether the change sets something, which may then expire.
+fn note(
+    expires: Option<&Value>,
+    why: Option<String>,
+    sets: bool,
+    now_ms: u64,
+) -> Result<ChangeNote, (&'static str, String)> {
+    if expires.is_some() && !sets {
+        let text = "this removes a change, so nothing is left that expires".to_owned();
+        return Err(("/expires", text));
+    }
+    let expires_at_ms = expires.map(|expires| expiry_ms(expires, now_ms)).transpose();
+    Ok(ChangeNote {
+        expires_at_ms: expires_at_ms.map_err(|text| ("/expires", text))?,
+        reason: reason(why).map_err(|text| ("/reason", text))?,
+        ..ChangeNote::default()
+    })
+}
+
+/// An answer about a part of the body that is not valid.
+pub(super) fn invalid((pointer, text): (&str, String)) -> Answer {
+    Answer::problem_at(StatusCode::BAD_REQUEST, pointer, &text)
 }
 
 /// Checked attributes; an error comes with the JSON pointer of the attribute.

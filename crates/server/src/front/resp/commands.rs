@@ -4,7 +4,7 @@
 use super::handler::RespHandler;
 use super::reply::{self, Dialect};
 use super::session::Session;
-use crate::audit::Actor;
+use crate::audit::{Actor, AuditEvent};
 use crate::backend::Backend;
 use crate::timers;
 use serde_json::json;
@@ -189,7 +189,8 @@ impl<S: Backend> RespHandler<S> {
         let (rulebook, peer) = (Arc::clone(&self.rulebook), session.peer);
         let who = session.user.clone().unwrap_or_else(|| "resp".to_owned());
         let noted = tokio::task::spawn_blocking(move || {
-            rulebook.note(Actor { who: &who, peer }, "reset", &details);
+            let actor = Actor { who: &who, peer };
+            rulebook.note(AuditEvent { actor, what: "reset", details: &details, reason: None });
         });
         if noted.await.is_err() {
             tracing::error!("writing the audit log met a bug in tidegate");
