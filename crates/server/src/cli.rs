@@ -1,5 +1,6 @@
 //! The command line: parses it, runs the subcommand, and returns the exit code. Each subcommand has a file of its own.
 
+mod admin;
 mod check;
 mod client;
 mod completions;
@@ -38,6 +39,10 @@ enum Command {
     ///
     /// The exit code is 0 if the request may pass, 1 if it may not, and 2 on error.
     Check(check::CheckOptions),
+    /// Looks at a running server and changes it, through the admin API.
+    ///
+    /// The exit code is 0, or 1 if a change was declined, or 2 on error.
+    Admin(Box<admin::AdminOptions>),
     /// Sends one trace of requests through all six algorithms and draws which requests each lets pass.
     Simulate(simulate::SimulateOptions),
     /// Checks, explains and tests policy files.
@@ -62,6 +67,7 @@ pub fn run() -> ExitCode {
     let outcome = match Tidegate::parse().command {
         Command::Serve(options) => serve::run(&options, out),
         Command::Check(options) => check::run(&options, out),
+        Command::Admin(options) => admin::run(&options, out),
         Command::Simulate(options) => simulate::run(&options, out).map(|()| ExitCode::SUCCESS),
         Command::Policy(options) => policy::run(&options, out),
         Command::Replay(options) => replay::run(&options, out),
