@@ -163,7 +163,7 @@ fn flags(call: &str) -> Result<(), String> {
     let ours = words.iter().position(|word| ["|", ">", "&&", "&"].contains(word));
     let words = &words[..ours.unwrap_or(words.len())];
     let names = |word: &&&str| word.chars().all(|c| c.is_ascii_lowercase());
-    let group = ["policy", "data", "secret"].contains(&words[0]);
+    let group = ["policy", "data", "secret", "admin"].contains(&words[0]);
     let command: Vec<&str> =
         words.iter().take(if group { 2 } else { 1 }).take_while(names).copied().collect();
     let help = tidegate(&[&command[..], &["--help"]].concat());

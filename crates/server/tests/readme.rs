@@ -44,6 +44,7 @@ fn run(page: &str) -> usize {
     let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
     for (command, said) in commands() {
         let command = command
+            .replace("tidegate admin ", "tidegate admin --admin http://127.0.0.1:8082 ")
             .replace("127.0.0.1:8080", &server.http.to_string())
             .replace("127.0.0.1:8082", &server.admin.to_string())
             .replace("target/run", server.folder.join("data").to_str().unwrap());

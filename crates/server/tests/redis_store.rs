@@ -453,6 +453,37 @@ fn changes_of_operators_reach_all_nodes() {
     fourth.until("it is told", |server| known(server).contains("203.0.113.8"));
 }
 
+/// A change that expires ends on every node by itself. One of the nodes removes it from the document for all.
+#[test]
+fn a_change_that_expires_ends_on_all_nodes() {
+    let redis = Redis::started();
+    let servers = [(); 2].map(|()| redis.server(LIMITED, &ASKED));
+    servers.iter().for_each(until_asked);
+    let raise =
+        r#"{"rule":"per-client","key":{"ip":"203.0.113.7"},"limits":["500/h"],"expires":3}"#;
+    let put = servers[0].admin("PUT", "/admin/v1/overrides", "application/json", raise);
+    assert_eq!(put.status, 200, "{put:?}");
+    let is_raised = |server: &Server| server.check_ip("203.0.113.7").body.contains("\"limit\":500");
+    servers[1].until("the other knows", is_raised);
+    let get = |server: &Server, what: &str| {
+        server.admin("GET", &format!("/admin/v1/{what}"), "", "").json()
+    };
+    for server in &servers {
+        server.until("it has ended", |server| !is_raised(server));
+        server.until("it is removed", |server| get(server, "control")["version"] == 2);
+        assert_eq!(get(server, "control")["overrides"], serde_json::json!([]));
+    }
+    // If both nodes tried at the same time, the second has noted that it did not succeed.
+    let lines = |what: &str| {
+        let of = |server: &Server| {
+            let lines = get(server, "audit");
+            lines.as_array().unwrap().iter().filter(|line| line["what"] == what).count()
+        };
+        servers.iter().map(of).sum::<usize>()
+    };
+    assert_eq!(lines("expired"), 1 + lines("abandoned"));
+}
+
 /// Another program's data under the key of the control document is reported, once in the log, and the changes in
 /// force stay in force.
 #[test]

@@ -13,6 +13,9 @@ struct Route {
     operator: bool,
 }
 
+/// Routes that only look, although they are asked by POST.
+const LOOKS: [&str; 3] = ["/admin/v1/peek", "/admin/v1/explain", "/admin/v1/who"];
+
 /// All routes, taken from the server's own table so that none is forgotten here. Who may use a route is stated again:
 /// readers may read, and everything else needs an operator.
 fn routes() -> Vec<Route> {
@@ -21,11 +24,11 @@ fn routes() -> Vec<Route> {
     let route = |row: &'static str| {
         let mut words = row.split(['"', ',', ' ']).filter(|word| !word.is_empty());
         let (method, path) = (words.next().unwrap(), words.next().unwrap());
-        let looks = method == "GET" || matches!(path, "/admin/v1/peek" | "/admin/v1/explain");
+        let looks = method == "GET" || LOOKS.contains(&path);
         Route { method, path, operator: !looks }
     };
     let routes: Vec<Route> = rows.map(route).collect();
-    assert_eq!(routes.len(), 21);
+    assert_eq!(routes.len(), 23);
     routes
 }
 
@@ -33,7 +36,9 @@ fn routes() -> Vec<Route> {
 fn body(route: &Route) -> (&'static str, String) {
     let json = match route.path {
         "/admin/v1/policy" => return ("application/yaml", POLICY.replace("15/s", "16/s")),
-        "/admin/v1/peek" | "/admin/v1/explain" => json!({ "attributes": { "ip": "::1" } }),
+        "/admin/v1/peek" | "/admin/v1/explain" | "/admin/v1/who" => {
+            json!({ "attributes": { "ip": "::1" } })
+        }
         "/admin/v1/reset" => json!({ "rule": "a", "attributes": { "ip": "::1" } }),
         "/admin/v1/rules" => json!({ "rule": "a", "enabled": false }),
         "/admin/v1/overrides" => json!({ "rule": "a", "key": { "ip": "::1" }, "limits": ["1/s"] }),

@@ -19,13 +19,16 @@ mod support;
 
 mod changes;
 mod doors;
+mod expiry;
 mod folder;
 mod full;
 mod keeping;
+mod people;
 mod policies;
 mod secrets;
 mod starting;
 mod switches;
+mod users;
 
 /// What the control file of a server contains.
 fn kept(server: &support::Server) -> serde_json::Value {
