@@ -280,7 +280,7 @@ impl<S: Backend> Rulebook<S> {
     /// Shows operators and other nodes by which rules this node decides.
     fn publish_hash(&self, state: &RulebookState) {
         let document = state.control.document().in_force(self.now_ms());
-        let hash = content_hash::of_rules(&state.text, &state.policy, document);
+        let hash = content_hash::of_rules(&state.text, &state.policy, &document);
         self.health.set_hash("policy", hash);
     }
 }

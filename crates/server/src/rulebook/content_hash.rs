@@ -24,7 +24,7 @@ use tidegate_policy::Document as Text;
 const BYTES: usize = 6;
 
 /// The hash of a policy with the changes of operators.
-pub(super) fn of_rules(text: &[u8], policy: &Policy, document: Document) -> String {
+pub(super) fn of_rules(text: &[u8], policy: &Policy, document: &Document) -> String {
     let in_force = document.fitting(policy).without_notes();
     shortened(&json!({
         "policy": parsed(text),
@@ -69,7 +69,7 @@ rules:
 ";
 
     fn hash(text: &str, document: &Document) -> String {
-        of_rules(text.as_bytes(), &Policy::parse(text.as_bytes()).unwrap(), document.clone())
+        of_rules(text.as_bytes(), &Policy::parse(text.as_bytes()).unwrap(), document)
     }
 
     fn switch(rule: &str) -> RuleSwitch {

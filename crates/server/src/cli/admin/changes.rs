@@ -110,9 +110,10 @@ pub(super) fn put_override(
         limits => json!(limits),
     };
     let of = format!("override of {} for {}", printable(rule), key_text(&key));
-    let words = match &limits {
-        Value::Null => format!("Remove the {of}"),
-        limits => format!("Set the {of} to {}{}", shown(limits), until.words()),
+    let words = if limits.is_null() {
+        format!("Remove the {of}")
+    } else {
+        format!("Set the {of} to {}{}", shown(&limits), until.words())
     };
     let body = json!({ "rule": rule, "key": key, "limits": limits });
     let body = until.added_to(body, flags);
