@@ -16,6 +16,7 @@ mod redis_bench;
 mod resp_bench;
 mod rig;
 mod rounds;
+mod top_keys_bench;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -69,6 +70,8 @@ enum Experiment {
     /// Compare a check over RESP with Redis, a script in Redis and `throttlecrab-server`; installs what is
     /// missing
     Resp(rig::LoadOptions),
+    /// Measure what counting top keys costs over HTTP and RESP: the same server with and without it
+    TopKeys(rig::LoadOptions),
 }
 
 fn main() -> ExitCode {
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         Experiment::Proxy(options) => proxy_bench::run(&options),
         Experiment::Redis(options) => redis_bench::run(&options),
         Experiment::Resp(options) => resp_bench::run(&options),
+        Experiment::TopKeys(options) => top_keys_bench::run(&options),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

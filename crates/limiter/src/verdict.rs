@@ -12,7 +12,7 @@ use crate::receipt::Receipt;
 use smallvec::SmallVec;
 use std::fmt;
 use tidegate_core::{
-    Bound, Cost, Decision, Headroom, Limit, Need, Outcome, Retry, Span, Timestamp,
+    Bound, Cost, Decision, Headroom, Limit, Need, Outcome, Retry, Span, StateId, Timestamp,
 };
 use tidegate_policy::{
     ClassIndex, Count, OnLimit, PathError, Policy, PriorityClass, Rule, RuleLimit,
@@ -137,6 +137,8 @@ pub struct LimitReport<'v> {
     pub shadow: bool,
     /// How much of the headroom of the limit applied.
     pub bound: Bound,
+    /// The name of the state that the limit counts in: a keyed hash of the key's values, and of the rule and the limit.
+    pub state: StateId,
 }
 
 /// The value of [`Entry::rule`] if the caller named the limit.
@@ -151,6 +153,7 @@ pub(crate) struct Entry {
     pub(crate) shadow: bool,
     pub(crate) cost: Cost,
     pub(crate) bound: Bound,
+    pub(crate) state: StateId,
     pub(crate) decision: Decision,
 }
 
@@ -284,6 +287,7 @@ impl Verdict {
                 need: entry.need,
                 shadow: entry.shadow,
                 bound: entry.bound,
+                state: entry.state,
             })
         })
     }

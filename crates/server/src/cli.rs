@@ -16,6 +16,7 @@ mod serve;
 mod simulate;
 mod style;
 mod table;
+mod top;
 
 use anstream::AutoStream;
 use clap::{CommandFactory, Parser, Subcommand};
@@ -51,6 +52,11 @@ enum Command {
     ///
     /// The exit code is 0, or 1 if more is refused than `--fail-over` allows, or 2 on error.
     Replay(Box<replay::ReplayOptions>),
+    /// Shows who uses the limits and who is refused, live in the terminal.
+    ///
+    /// It asks the admin API of a running server, and shows the keys of the last ten to twenty minutes with rules, nodes and problems.
+    /// Keys: q quits, tab changes what is counted, r shows one rule after the other.
+    Top(top::TopOptions),
     /// Looks into the data directory of a server that is not running.
     Data(data::DataOptions),
     /// Shows and sets the secret that all nodes of a deployment share.
@@ -71,6 +77,7 @@ pub fn run() -> ExitCode {
         Command::Simulate(options) => simulate::run(&options, out).map(|()| ExitCode::SUCCESS),
         Command::Policy(options) => policy::run(&options, out),
         Command::Replay(options) => replay::run(&options, out),
+        Command::Top(options) => top::run(&options, out).map(|()| ExitCode::SUCCESS),
         Command::Data(options) => data::run(&options, out),
         Command::Secret(options) => secret::run(&options, out),
         Command::Completions(options) => {

@@ -11,9 +11,10 @@
 //! only for refusals. Keys that are secrets, such as API keys, appear only as their digests.
 
 use crate::health::Health;
-use crate::line_writer::{LineWriter, LogKind, LogPlace, shortened};
+use crate::line_writer::{LineWriter, LogKind, LogPlace};
 use crate::metrics::Metrics;
-use serde::{Serialize, Serializer};
+use crate::shown_key::{KeyForm, KeyPairs, ShownKey};
+use serde::Serialize;
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -31,18 +32,7 @@ use tokio::time::interval;
 #[derive(Clone, Debug)]
 pub(crate) struct DenialLogSettings {
     pub(crate) place: LogPlace,
-    pub(crate) keys: DenialKeys,
-}
-
-/// How keys are shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DenialKeys {
-    /// As they are, except for secrets.
-    Clear,
-    /// Each value as its digest under the secret of the deployment, so that equal values can be recognized.
-    Hashed,
-    /// Not at all. There is then one line for each rule and minute.
-    Omitted,
+    pub(crate) keys: KeyForm,
 }
 
 /// The denial log, if it is on.
@@ -52,7 +42,7 @@ pub(crate) struct Denials(Option<Arc<DenialLog>>);
 /// The denial log of the whole server.
 struct DenialLog {
     lines: LineWriter,
-    keys: DenialKeys,
+    keys: KeyForm,
     clock: Clock,
     /// Makes digests.
     secret: Secret,
@@ -89,13 +79,10 @@ struct Refusal<'r> {
     /// Empty for a limit that the client named.
     rule: &'r str,
     limit: Option<&'r str>,
-    key: RefusedKey<'r>,
+    key: KeyPairs<'r>,
     retry_after: Option<Span>,
     by: DecidedBy,
 }
-
-/// The attributes of a key, each with its value.
-type RefusedKey<'r> = SmallVec<[(&'r str, Cow<'r, str>); 4]>;
 
 /// A line about a refusal.
 #[derive(Serialize)]
@@ -112,9 +99,6 @@ struct DenialLine<'r> {
     retry_after_ms: Option<u64>,
     decided_by: &'static str,
 }
-
-/// A key as the log shows it: an object with the names and values of its attributes.
-struct ShownKey(Vec<(String, String)>);
 
 /// The line about a minute in which not every refusal has a line.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -134,10 +118,6 @@ const DENIAL_LOG: LogKind =
 /// Rules and keys that get a line in one minute. They use 16 KiB of memory, and the file grows by at most 360 MiB in a day of
 /// uninterrupted attacks, if lines have 250 bytes.
 const MOST_KEYS: usize = 1_000;
-/// Attributes of a key that are shown: as many as the key of a rule may have. Descriptors of gRPC calls may have more.
-const MOST_SHOWN: usize = 8;
-/// Characters of a name or value that are shown.
-const LONGEST_VALUE: usize = 128;
 const MINUTE_NANOS: u64 = 60_000_000_000;
 /// How often the log looks whether the minute is over.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -159,7 +139,7 @@ impl Denials {
 
     fn writing(
         lines: LineWriter,
-        keys: DenialKeys,
+        keys: KeyForm,
         (clock, secret): (Clock, Secret),
         metrics: Arc<Metrics>,
     ) -> Self {
@@ -297,7 +277,7 @@ impl DenialLog {
         key: &[u8],
         (outcome, by): (Outcome, DecidedBy),
     ) {
-        let key = RefusedKey::from_iter([("key", String::from_utf8_lossy(key))]);
+        let key = KeyPairs::from_iter([("key", String::from_utf8_lossy(key))]);
         let retry_after = retry_after(outcome);
         let refusal = Refusal { protocol, rule: "", limit: None, key, retry_after, by };
         self.refused_without(&refusal);
@@ -320,7 +300,8 @@ impl DenialLog {
         refusal: &'v Refusal<'_>,
         conceal: impl Fn(&'v str, &'v str) -> Cow<'v, str>,
     ) {
-        let key = (self.keys != DenialKeys::Omitted).then_some(&refusal.key);
+        let shown = || self.keys.shown(&refusal.key, &self.secret, conceal);
+        let key = (self.keys != KeyForm::Omitted).then_some(&refusal.key);
         let fingerprint = self.fingerprints.hash_one((refusal.rule, key));
         let (sums, noted) = {
             let mut minute = self.minute();
@@ -328,29 +309,10 @@ impl DenialLog {
         };
         self.write_sums(sums);
         match noted {
-            Noted::First => self.write(refusal, key.map(|key| self.shown(key, conceal))),
+            Noted::First => self.write(refusal, shown()),
             Noted::Repeated => {}
             Noted::LeftOut => self.metrics.denial_left_out(),
         }
-    }
-
-    fn shown<'v>(
-        &self,
-        key: &'v RefusedKey<'_>,
-        conceal: impl Fn(&'v str, &'v str) -> Cow<'v, str>,
-    ) -> ShownKey {
-        let short = |text: &str| shortened(text.as_bytes(), LONGEST_VALUE);
-        let shown = |(name, value): &'v (&str, Cow<'_, str>)| {
-            let concealed = conceal(name, value);
-            // A secret is a digest already. It is the same in every log.
-            let is_secret = *concealed != **value;
-            let value = match self.keys {
-                DenialKeys::Hashed if !is_secret => self.secret.digest(value),
-                DenialKeys::Clear | DenialKeys::Hashed | DenialKeys::Omitted => short(&concealed),
-            };
-            (short(name), value)
-        };
-        ShownKey(key.iter().take(MOST_SHOWN).map(shown).collect())
     }
 
     fn write(&self, refusal: &Refusal<'_>, key: Option<ShownKey>) {
@@ -449,12 +411,6 @@ impl Minute {
     }
 }
 
-impl Serialize for ShownKey {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -478,7 +434,7 @@ mod tests {
     }
 
     impl Logged {
-        fn new(keys: DenialKeys) -> Self {
+        fn new(keys: KeyForm) -> Self {
             let clock = Clock::manual(Timestamp::from_nanos(1_000 * MINUTE_NANOS));
             let (writer, lines) = LineWriter::queued(DENIAL_LOG, 10_000);
             let (secret, metrics) = (Secret::new([7; 32]), Arc::new(Metrics::default()));
@@ -520,7 +476,7 @@ mod tests {
 
     #[test]
     fn a_refused_key_has_one_line_in_a_minute() {
-        let logged = Logged::new(DenialKeys::Clear);
+        let logged = Logged::new(KeyForm::Clear);
         logged.refuse("alice", 5);
         logged.refuse("bob", 1);
         let lines = logged.lines.take();
@@ -543,7 +499,7 @@ mod tests {
     /// A flood of made-up keys once would have filled the disk.
     #[test]
     fn a_flood_of_keys_is_bounded_and_summed() {
-        let logged = Logged::new(DenialKeys::Clear);
+        let logged = Logged::new(KeyForm::Clear);
         (0..MOST_KEYS + 300).for_each(|user| logged.refuse(&format!("u{user}"), 1));
         assert_eq!(logged.lines.take().len(), MOST_KEYS);
         logged.minutes_later(1);
@@ -563,16 +519,16 @@ mod tests {
         let secret = [("api_key", "s3cr3t"), ("ip", "2001:db8::7")];
         for (mode, user, key) in [
             (
-                DenialKeys::Clear,
+                KeyForm::Clear,
                 json!({ "user": "a\u{fffd}b" }),
                 json!({ "api_key": digest("s3cr3t"), "ip": "2001:db8::/48" }),
             ),
             (
-                DenialKeys::Hashed,
+                KeyForm::Hashed,
                 json!({ "user": digest("a\u{1b}b") }),
                 json!({ "api_key": digest("s3cr3t"), "ip": digest("2001:db8::/48") }),
             ),
-            (DenialKeys::Omitted, Value::Null, Value::Null),
+            (KeyForm::Omitted, Value::Null, Value::Null),
         ] {
             let logged = Logged::new(mode);
             logged.refuse("a\u{1b}b", 1);
@@ -585,7 +541,7 @@ mod tests {
 
     #[test]
     fn omitted_keys_leave_one_line_for_each_rule() {
-        let logged = Logged::new(DenialKeys::Omitted);
+        let logged = Logged::new(KeyForm::Omitted);
         (0..20).for_each(|user| logged.refuse(&format!("u{user}"), 3));
         let lines = logged.lines.take();
         assert_eq!((lines.len(), lines[0].get("key")), (1, None));
@@ -596,7 +552,7 @@ mod tests {
 
     #[test]
     fn a_long_value_is_shortened() {
-        let logged = Logged::new(DenialKeys::Clear);
+        let logged = Logged::new(KeyForm::Clear);
         logged.refuse(&"x".repeat(500), 1);
         logged.denials.of_take(
             "resp",
@@ -610,7 +566,7 @@ mod tests {
 
     #[test]
     fn requests_that_pass_are_not_noted() {
-        let logged = Logged::new(DenialKeys::Clear);
+        let logged = Logged::new(KeyForm::Clear);
         logged.check(&[("user", "alice")]);
         assert_eq!(logged.denials.0.as_ref().unwrap().minute().refusals, 0);
         assert_eq!(logged.lines.take(), [Value::Null; 0]);

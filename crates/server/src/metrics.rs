@@ -132,6 +132,8 @@ pub(crate) struct GaugeReadings {
     pub(crate) leases: Vec<(String, LeaseReport)>,
     /// What was written to the data directory, if the counters are there.
     pub(crate) durability: Option<DurableReport>,
+    /// Memory of the top keys and of recent refusals, if they are on.
+    pub(crate) top_keys_bytes: Option<usize>,
 }
 
 /// A group of upstream servers when it is read.

@@ -29,6 +29,7 @@ use crate::log::{LogFormat, LogOptions};
 use crate::net::{Caps, Timeouts, TlsFiles};
 use crate::proxy::TokenSettings;
 use crate::recorder::RecordSettings;
+use crate::top_keys::TopKeysSettings;
 use reader::Reader;
 use sources::{Given, Origin, from_environment, from_file};
 use std::collections::BTreeMap;
@@ -89,6 +90,8 @@ pub(crate) struct Settings {
     pub(crate) metrics: Listen,
     pub(crate) denial_log: Option<DenialLogSettings>,
     pub(crate) record: Option<RecordSettings>,
+    /// The most used and most refused keys, if they are counted.
+    pub(crate) top_keys: Option<TopKeysSettings>,
     pub(crate) log: LogOptions,
     /// Every setting as text, and where it comes from.
     given: Given,
@@ -247,6 +250,7 @@ impl Settings {
             metrics,
             denial_log: reader.denial_log(),
             record: reader.record(),
+            top_keys: reader.top_keys(),
             log: reader.log(),
             data_dir,
             given: BTreeMap::new(),

@@ -4,6 +4,7 @@ use crate::backend::Backend;
 use crate::files;
 use crate::health::Health;
 use crate::rulebook::Rulebook;
+use crate::top_keys::{NodeSummary, RuleLists, TopKeys};
 use std::cell::RefCell;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,11 @@ const CHECK_EVERY: Duration = Duration::from_millis(250);
 /// For this many checks (two seconds) after a request was decided without the store, `/ready` still reports it.
 const REPORT_FOR: u32 = 8;
 const SOME: &str = "some requests are decided without the store";
+/// How often a node publishes its top keys, and how long they remain after the last time.
+const PUBLISH_EVERY: Duration = Duration::from_secs(5);
+const PUBLISHED_FOR: Duration = Duration::from_secs(20);
+/// An operator waits no longer than this for the top keys of other nodes.
+const READ_WITHIN: Duration = Duration::from_millis(800);
 const POLL_CHANGES_EVERY: Duration = Duration::from_millis(400);
 /// The file in the data directory that keeps the number of nodes.
 const NODES_FILE: &str = "nodes";
@@ -184,6 +190,26 @@ async fn apply<S: Backend>(
         Ok(Err(error)) => Some(error.to_string()),
         Err(_) => Some("internal error: a bug in tidegate".to_owned()),
     }
+}
+
+/// Tells the other nodes the top keys of this one; never returns. If the store does not answer, its next try is as good.
+pub(crate) async fn publish_top_keys<S: Backend>(limiter: Limiter<S>, top: TopKeys) {
+    let mut ticks = tokio::time::interval(PUBLISH_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let _ = limiter.store().publish(&top.summary(), PUBLISHED_FOR).await;
+    }
+}
+
+/// The top keys of the other nodes, as far as the store and they can be read in time; `None` if the store is not shared or does not
+/// answer.
+pub(crate) async fn top_keys_of_others<S: Backend>(store: &S) -> Option<Vec<(u64, RuleLists)>> {
+    if !S::SHARED {
+        return None;
+    }
+    let texts = tokio::time::timeout(READ_WITHIN, store.publications()).await.ok()?.ok()?;
+    Some(texts.iter().filter_map(|text| NodeSummary::read(text)).collect())
 }
 
 /// The number of nodes when this node last knew it; `None` if there is no file or it does not contain a number.

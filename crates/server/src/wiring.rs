@@ -18,7 +18,7 @@ pub(crate) use preflight::{CheckFor, Findings, check};
 pub(crate) use start::start;
 
 use crate::backend::Backend;
-use crate::decision_logs::DecisionLogs;
+use crate::decision_logs::DecisionRecords;
 use crate::front::admin::Tokens;
 use crate::health::{Health, Stage};
 use crate::metrics::Metrics;
@@ -58,7 +58,7 @@ struct Server<S> {
     routes: Option<Arc<LiveRoutes>>,
     /// The access log of the proxy, if it is on.
     access_log: Option<AccessLogWriter>,
-    decisions: DecisionLogs,
+    decisions: DecisionRecords,
     /// The keys that verify tokens, if there are any.
     keys: Option<Arc<LiveKeys>>,
     /// The connection budget: memory for requests and answers.
@@ -134,6 +134,7 @@ impl<S: Backend> Server<S> {
         self.watch_keys();
         self.watch_denials();
         self.watch_expiry();
+        self.watch_top_keys();
     }
 
     /// Drains the server: waits for `all_done`, up to the drain timeout.

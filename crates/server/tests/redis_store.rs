@@ -655,6 +655,37 @@ fn nodes(server: &Server) -> (u64, Vec<String>) {
     (told["count"].as_u64().unwrap(), hashes)
 }
 
+/// The top keys of all nodes, as one of them shows them: the scope, the number of nodes, and the counts by address.
+fn top_keys(server: &Server) -> (String, u64, Vec<(String, u64)>) {
+    let told = server.admin("GET", "/admin/v1/top?by=used", "", "").json();
+    let keys =
+        told["rules"].as_array().unwrap().iter().flat_map(|rule| rule["keys"].as_array().unwrap());
+    let key = |key: &serde_json::Value| {
+        (key["key"]["ip"].as_str().unwrap().to_owned(), key["count"].as_u64().unwrap())
+    };
+    let scope = told["scope"].as_str().unwrap().to_owned();
+    (scope, told["nodes"].as_u64().unwrap(), keys.map(key).collect())
+}
+
+#[test]
+fn top_keys_are_those_of_all_nodes() {
+    let mut redis = Redis::started();
+    let servers = [(); 3].map(|()| redis.server(LIMITED, &ASKED));
+    servers.iter().for_each(until_asked);
+    for (server, times) in servers.iter().zip([3, 2, 1]) {
+        (0..times).for_each(|_| _ = server.check_ip("203.0.113.7"));
+    }
+    servers[2].check_ip("203.0.113.8");
+    let all = vec![("203.0.113.7".to_owned(), 6), ("203.0.113.8".to_owned(), 1)];
+    let expected = ("all nodes".to_owned(), 3, all);
+    for server in &servers {
+        server.until("the counts of all nodes", |server| top_keys(server) == expected);
+    }
+    redis.kill();
+    let own = vec![("203.0.113.7".to_owned(), 3)];
+    assert_eq!(top_keys(&servers[0]), ("this node".to_owned(), 1, own));
+}
+
 fn hash(server: &Server) -> String {
     server.get("/ready").json()["policy_hash"].as_str().unwrap().to_owned()
 }

@@ -45,6 +45,7 @@ mod old_libraries;
 mod packed_plan;
 mod plans;
 mod probe;
+mod publications;
 mod refunds;
 mod reply_meter;
 mod router;
@@ -86,6 +87,7 @@ use shape_registry::ShapeRegistry;
 pub(crate) use shape_registry::share_a_tag;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 use stored_state::StoredState;
 use tidegate_core::{Ask, Cost, Decision, Limit, Plan, Span, StateId, Take, Timestamp};
 use tokio::sync::{Notify, Semaphore};
@@ -490,6 +492,15 @@ impl SharedDocument for Redis {
         text: &[u8],
     ) -> Result<bool, StoreError> {
         shared_document::replace(&self.router, self.deadline(), versions, text).await
+    }
+
+    async fn publish(&self, text: &[u8], keep: Duration) -> Result<(), StoreError> {
+        let name = self.nodes.name();
+        publications::publish(&self.router, self.deadline(), &name, (text, keep)).await
+    }
+
+    async fn publications(&self) -> Result<Vec<Vec<u8>>, StoreError> {
+        publications::read(&self.router, || self.deadline(), &self.nodes.name()).await
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::error::StoreError;
 use crate::reports::{DurableReport, Gauges, LeaseReport, NodeReport, StoreReport};
 use std::sync::Arc;
+use std::time::Duration;
 use tidegate_core::{
     Decision, Limit, Plan, PlanOutcome, StateId, Take, TakeReceipt, Taken, Timestamp,
 };
@@ -173,7 +174,8 @@ pub trait StoreHealth {
     }
 }
 
-/// A document that all nodes of a store share: the changes that operators made.
+/// What all nodes of a store share besides counters: a document with the changes that operators made, and a text that each node
+/// publishes for the others.
 pub trait SharedDocument {
     /// Whether the store keeps such a document.
     const SHARED: bool = false;
@@ -194,6 +196,20 @@ pub trait SharedDocument {
         _text: &[u8],
     ) -> impl Future<Output = Result<bool, StoreError>> + Send {
         std::future::ready(Ok(false))
+    }
+
+    /// Publishes a text of this node for the others. It replaces the one before, and expires after this time.
+    fn publish(
+        &self,
+        _text: &[u8],
+        _keep: Duration,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        std::future::ready(Ok(()))
+    }
+
+    /// The texts that the other nodes have published.
+    fn publications(&self) -> impl Future<Output = Result<Vec<Vec<u8>>, StoreError>> + Send {
+        std::future::ready(Ok(vec![]))
     }
 }
 
@@ -318,6 +334,14 @@ impl<S: SharedDocument + Send + Sync> SharedDocument for Arc<S> {
         text: &[u8],
     ) -> Result<bool, StoreError> {
         S::replace_document(self, versions, text).await
+    }
+
+    async fn publish(&self, text: &[u8], keep: Duration) -> Result<(), StoreError> {
+        S::publish(self, text, keep).await
+    }
+
+    async fn publications(&self) -> Result<Vec<Vec<u8>>, StoreError> {
+        S::publications(self).await
     }
 }
 

@@ -516,6 +516,28 @@ async fn a_long_document_is_read_in_pieces() {
     }
 }
 
+/// Each node publishes a text for the others, which vanishes when the node does.
+#[tokio::test]
+async fn nodes_read_the_texts_of_the_others() {
+    for engine in ENGINES {
+        let server = Server::start(engine);
+        let [one, other] = [server.store().await, server.store().await];
+        assert_eq!(one.publications().await.unwrap(), [[0_u8; 0]; 0]);
+        let long = vec![b'x'; 256 << 10];
+        let keep = Duration::from_secs(60);
+        one.publish(b"first", keep).await.unwrap();
+        one.publish(&long, keep).await.unwrap();
+        assert_eq!(one.publications().await.unwrap(), [[0_u8; 0]; 0]);
+        assert!(other.publications().await.unwrap() == [long.clone()], "{engine}");
+        other.publish(b"second", keep).await.unwrap();
+        assert_eq!(one.publications().await.unwrap(), [b"second"]);
+        // A text of this time has expired when the next command arrives.
+        other.publish(b"gone", Duration::from_millis(1)).await.unwrap();
+        while !one.publications().await.unwrap().is_empty() {}
+        assert!(one.publish(&[long, vec![b'x']].concat(), keep).await.is_err());
+    }
+}
+
 /// A store that replies with 64 MiB loses the connection before it has sent them.
 #[tokio::test]
 async fn a_reply_that_is_too_long_ends_the_connection() {

@@ -345,6 +345,7 @@ pub(super) fn entries(
         shadow: planned.shadow,
         cost: planned.take.cost,
         bound: planned.take.bound,
+        state: planned.take.state,
         decision,
     };
     planned.iter().zip(decisions).map(entry).collect()

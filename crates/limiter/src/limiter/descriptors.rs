@@ -20,7 +20,7 @@ use super::planning::PlannedTake;
 use crate::check::Check;
 use crate::error::CheckError;
 use crate::live::Live;
-use crate::verdict::{CALLER_RULE, DecidedBy, Entry, QueuePlace, Verdict, worse};
+use crate::verdict::{CALLER_RULE, DecidedBy, Entry, LimitReport, QueuePlace, Verdict, worse};
 use call_takes::CallTakes;
 use matching::{DescriptorMatch, attributes, carried_limits, match_descriptors};
 use serde_json::{Map, Value};
@@ -67,6 +67,8 @@ pub struct DescriptorVerdict {
     /// Metadata for Envoy from the rules that allow the call; empty if they have none.
     pub metadata: Map<String, Value>,
     statuses: SmallVec<[StatusSource; 2]>,
+    /// Pairs of a descriptor's index and the index of one of the verdict's entries.
+    owners: SmallVec<[(usize, usize); 4]>,
 }
 
 /// The answer to one descriptor of a call.
@@ -175,7 +177,7 @@ impl<S: Store> Limiter<S> {
         call: &DescriptorCall<'_, '_>,
     ) -> Result<DescriptorVerdict, DescriptorError> {
         let live = self.live();
-        let (entries, by, at, statuses, quota, metadata, place) = {
+        let (entries, by, at, statuses, quota, metadata, (place, owners)) = {
             let limits = carried_limits(call);
             let attributes = attributes(&live, call)?;
             let attributes: Vec<Cow<'_, Attributes<'_>>> =
@@ -191,7 +193,8 @@ impl<S: Store> Limiter<S> {
             let statuses = statuses(&matches, &takes, &entries);
             let quota = is_quota_exhausted(&matches, &statuses);
             let metadata = metadata(&matches, &statuses);
-            (entries, decided.by, decided.at, statuses, quota, metadata, takes.place)
+            let rest = (takes.place, takes.owners);
+            (entries, decided.by, decided.at, statuses, quota, metadata, rest)
         };
         let by = if entries.is_empty() { DecidedBy::Policy } else { by };
         let place = place.unwrap_or_else(|| QueuePlace::usual(&live));
@@ -201,7 +204,7 @@ impl<S: Store> Limiter<S> {
             verdict.outcome = worse(verdict.outcome, Outcome::Deny(retry));
         }
         self.count(&verdict);
-        Ok(DescriptorVerdict { verdict, metadata, statuses })
+        Ok(DescriptorVerdict { verdict, metadata, statuses, owners })
     }
 
     /// All takes of a call. Descriptors with the same state become one take of their total cost.
@@ -418,6 +421,30 @@ impl DescriptorVerdict {
     /// The status of each descriptor, in the order of the call.
     pub fn statuses(&self) -> impl ExactSizeIterator<Item = DescriptorStatus<'_>> {
         self.statuses.iter().map(|status| self.status(status))
+    }
+
+    /// The decisions of all limits, each with the index of the first descriptor that it applies to.
+    ///
+    /// ```
+    /// use tidegate::{Descriptor, DescriptorCall, Limiter, Policy, Span};
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [user], limits: [2/h] }] }")?;
+    /// let limiter = Limiter::in_memory(policy)?;
+    /// let of = |name| Descriptor { entries: [(name, "alice".into())].into_iter().collect(), ..Descriptor::default() };
+    /// let descriptors = [of("tenant"), of("user")];
+    /// let call = DescriptorCall {
+    ///     domain: "web", descriptors: &descriptors, hits: 0, timeout: None, max_wait: Span::ZERO,
+    /// };
+    /// let answer = limiter.check_descriptors(&call).await?;
+    /// let limits: Vec<_> = answer.limits().map(|(descriptor, limit)| (descriptor, limit.rule)).collect();
+    /// assert_eq!(limits, [(1, "a")]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn limits(&self) -> impl Iterator<Item = (usize, LimitReport<'_>)> {
+        let owner = |at: usize| self.owners.iter().find(|(_, entry)| *entry == at);
+        let limits = self.verdict.limits().enumerate();
+        limits.map(move |(at, limit)| (owner(at).map_or(0, |(descriptor, _)| *descriptor), limit))
     }
 
     fn status(&self, source: &StatusSource) -> DescriptorStatus<'_> {

@@ -6,6 +6,7 @@
 //!   POST /admin/v1/peek   /explain     POST /admin/v1/reset
 //!   POST /admin/v1/who                 GET  /admin/v1/whoami
 //!   PUT  /admin/v1/rules  /overrides   /tiers   /signals
+//!   GET  /admin/v1/top       /denials
 //!   GET  /admin/v1/upstreams  /leases  PUT  /admin/v1/upstreams
 //!   GET  /admin/v1/openapi.json        describes this API, for programs
 //! ```
@@ -20,6 +21,7 @@ mod changes;
 mod handler;
 mod request;
 mod routes;
+mod top;
 mod upstreams;
 mod users;
 mod views;

@@ -9,9 +9,9 @@ use crate::health::Health;
 use crate::metrics::{GaugeReadings, Metrics};
 use crate::net::{Budget, Certificate};
 use crate::proxy::LiveRoutes;
-use crate::recent_denials::RecentDenials;
 use crate::rule_files::RuleFiles;
 use crate::rulebook::Rulebook;
+use crate::top_keys::TopKeys;
 use crate::web::{Answer, BodyBound, Call, WebHandler};
 use http::{HeaderValue, StatusCode, header};
 use std::sync::Arc;
@@ -36,8 +36,7 @@ pub(crate) struct MetricsPage<S> {
     /// The certificates of the listeners, if there are any.
     pub(crate) certificate: Option<Arc<Certificate>>,
     pub(crate) clock: Clock,
-    /// The clients that were refused lately, for the admin API; the metrics name no client.
-    pub(crate) recent: RecentDenials,
+    pub(crate) top: TopKeys,
 }
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -97,6 +96,7 @@ impl<S: Backend> MetricsPage<S> {
             over: self.over(),
             leases: self.leases(),
             durability: store.durability(),
+            top_keys_bytes: self.top.bytes(),
         };
         Answer::new(StatusCode::OK, OPENMETRICS, self.metrics.text(&moment))
     }

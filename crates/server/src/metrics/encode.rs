@@ -251,6 +251,7 @@ fn gauges(metrics: &Metrics, readings: &GaugeReadings) -> Vec<Family> {
     }
     gauges.extend(encode_connections::gauges(metrics, readings));
     gauges.extend(readings.memory.iter().flat_map(memory_gauges));
+    gauges.extend(readings.top_keys_bytes.map(top_keys));
     gauges
 }
 
@@ -259,6 +260,11 @@ fn memory_gauges(memory: &Gauges) -> [Family; 2] {
     let used = Family::of_budget("tidegate_memory_bytes", help, (memory.bytes, memory.budget));
     let help = "Counters that the store keeps";
     [used, Family::single("tidegate_states", help, Some(bytes(memory.entries)))]
+}
+
+fn top_keys(used: usize) -> Family {
+    let help = "Memory for the top keys and for recent refusals";
+    Family::single("tidegate_top_keys_bytes", help, Some(bytes(used)))
 }
 
 fn policy_version(readings: &GaugeReadings) -> Family {

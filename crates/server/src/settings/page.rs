@@ -52,9 +52,10 @@ const SHAPES: [(&str, &str, &str); 14] = [
 ];
 
 /// What a group of settings is about.
-const GROUPS: [(&str, &str); 16] = [
+const GROUPS: [(&str, &str); 17] = [
     ("", "The server"),
     ("memory", "Memory"),
+    ("top_keys", "Top keys and recent refusals"),
     ("file", "The data directory, with the store `file:`"),
     ("redis", "The store on Redis or Valkey"),
     ("cluster", "Several servers that share a store"),

@@ -9,6 +9,7 @@ use crate::net::{Caps, CertificateFiles, Timeouts, TlsFiles};
 use crate::proxy::TokenSettings;
 use crate::recorder::RecordSettings;
 use crate::rotating_file::FileBounds;
+use crate::top_keys::TopKeysSettings;
 use std::path::PathBuf;
 use std::time::Duration;
 use tidegate_policy::printable;
@@ -148,9 +149,15 @@ impl<'g> Reader<'g> {
     }
 
     pub(super) fn denial_log(&mut self) -> Option<DenialLogSettings> {
-        let keys = self.check("denial_log_keys", value::denial_keys)?;
+        let keys = self.check("denial_log_keys", value::key_form)?;
         let place = self.check("denial_log", value::log_place).flatten()?;
         Some(DenialLogSettings { place, keys })
+    }
+
+    pub(super) fn top_keys(&mut self) -> Option<TopKeysSettings> {
+        let show = self.check("top_keys.show", value::key_form)?;
+        let memory = self.check("top_keys.memory", value::top_keys_memory)?;
+        (memory > 0).then_some(TopKeysSettings { memory, show })
     }
 
     pub(super) fn record(&mut self) -> Option<RecordSettings> {

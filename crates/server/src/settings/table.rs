@@ -100,6 +100,18 @@ pub(crate) const TABLE: &[Setting] = &[
         "Maximum size of the recording; the oldest half is removed",
     ),
     setting("record.max_age", "TIME", "1day", "Maximum age of recorded decisions"),
+    setting(
+        "top_keys.memory",
+        "SIZE",
+        "4MiB",
+        "Maximum memory for the most used and most refused keys and for recent refusals, which the admin API shows; `0` disables both",
+    ),
+    setting(
+        "top_keys.show",
+        "FORM",
+        "clear",
+        "How top keys and recent refusals show keys: `clear`, `hashed` (digests by the secret of the deployment) or `omitted`; API keys and other secrets are always digests",
+    ),
     setting("memory.budget", "SIZE", "256MiB", "Maximum memory for counters"),
     setting(
         "memory.connection_budget",

@@ -1,10 +1,10 @@
 //! Parsers for the values of settings.
 
 use super::{LogFormat, StoreUrl};
-use crate::denial_log::DenialKeys;
 use crate::front::grpc::HeaderChoice;
 use crate::line_writer::LogPlace;
 use crate::recorder::SampleBy;
+use crate::shown_key::KeyForm;
 use data_encoding::HEXLOWER_PERMISSIVE;
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -47,7 +47,18 @@ pub(crate) fn bytes(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "a size is written like `256MiB` or `1GiB`, at least 64KiB".to_owned())
 }
 
-/// The same, with a minimum that has room for the largest request.
+/// A size, or `0` for none.
+pub(super) fn top_keys_memory(text: &str) -> Result<usize, String> {
+    if text == "0" {
+        return Ok(0);
+    }
+    let size = bytes(text).ok().filter(|size| *size <= 1 << 30);
+    size.ok_or_else(|| {
+        "a size is written like `4MiB`, from 64KiB to 1GiB; `0` disables it".to_owned()
+    })
+}
+
+/// A size with a minimum that has room for the largest request.
 pub(super) fn connection_budget(text: &str) -> Result<usize, String> {
     let least = crate::bounds::LEAST_BUDGET;
     let size = bytes(text).ok().filter(|size| *size >= least);
@@ -115,11 +126,11 @@ pub(super) fn response_headers(text: &str) -> Result<HeaderChoice, String> {
     }
 }
 
-pub(super) fn denial_keys(text: &str) -> Result<DenialKeys, String> {
+pub(super) fn key_form(text: &str) -> Result<KeyForm, String> {
     match text {
-        "clear" => Ok(DenialKeys::Clear),
-        "hashed" => Ok(DenialKeys::Hashed),
-        "omitted" => Ok(DenialKeys::Omitted),
+        "clear" => Ok(KeyForm::Clear),
+        "hashed" => Ok(KeyForm::Hashed),
+        "omitted" => Ok(KeyForm::Omitted),
         _ => Err("`clear`, `hashed` or `omitted`".to_owned()),
     }
 }

@@ -6,7 +6,6 @@ use crate::bounds;
 use crate::front::metrics_page::MetricsPage;
 use crate::front::{Front, admin, grpc, http, resp};
 use crate::net::{Budget, ListenerContext, LongWorkQueue, Protocols, Versions, Workers};
-use crate::recent_denials::RecentDenials;
 use crate::settings::Listen;
 use std::io;
 use std::net::SocketAddr;
@@ -78,6 +77,7 @@ impl<S: Backend> Server<S> {
         let proxies = self.proxy_maker(style)?.map(Arc::new);
         let decisions = self.decisions.clone();
         let make = move || -> Protocols<Front<S>> {
+            let decisions = decisions.on_worker();
             let long_work = Rc::new(LongWorkQueue::new(S::IN_PROCESS));
             let context_within = |timeouts, tls: &Option<TlsAcceptor>, budget| {
                 let shared = (Arc::clone(&metrics), Arc::clone(budget));
@@ -105,7 +105,7 @@ impl<S: Backend> Server<S> {
             // The last one, because its index must not depend on whether it is on.
             let proxy = proxies.as_deref().zip(proxy_budget.as_ref()).map(|(proxies, budget)| {
                 let context = context_within(of_proxy, &tls_of_proxy, budget);
-                (proxies.make(), context.behind(proxies.load_balancers()))
+                (proxies.make(decisions.clone()), context.behind(proxies.load_balancers()))
             });
             protocols.extend(proxy);
             protocols
@@ -155,7 +155,7 @@ impl<S: Backend> Server<S> {
             proxy_budget: self.proxy_budget.clone(),
             certificate: self.certificate.clone(),
             clock: self.clock.clone(),
-            recent: RecentDenials::default(),
+            top: self.decisions.top.clone(),
         }
     }
 

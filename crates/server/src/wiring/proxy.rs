@@ -120,7 +120,6 @@ pub(super) struct ProxyMaker<S> {
     next_prefix: AtomicU64,
     metrics: Arc<Metrics>,
     access_log: Option<AccessLogWriter>,
-    decisions: DecisionLogs,
     keys: Option<Arc<LiveKeys>>,
     clock: Clock,
     /// Whether connections begin with a PROXY header.
@@ -136,7 +135,7 @@ impl<S: Backend> ProxyMaker<S> {
     }
 
     /// The proxy of one worker.
-    pub(super) fn make(&self) -> Front<S> {
+    pub(super) fn make(&self, decisions: DecisionLogs) -> Front<S> {
         let ids = RequestIds::with_prefix(self.next_prefix.fetch_add(1, Ordering::Relaxed));
         let shared = (self.tls.clone(), self.options);
         let (limiter, live) = (self.limiter.clone(), Arc::clone(&self.live));
@@ -144,7 +143,7 @@ impl<S: Backend> ProxyMaker<S> {
         let access_log = self.access_log.as_ref().map(AccessLogWriter::of_worker);
         let clock = || self.clock.clone();
         let verifier = self.keys.clone().map(|keys| TokenVerifier::new(keys, clock()));
-        let proxy = proxy.with_access_log(access_log).noting(self.decisions.clone());
+        let proxy = proxy.with_access_log(access_log).noting(decisions);
         Front::Proxy(Rc::new(proxy.verifying_by(verifier)))
     }
 }
@@ -165,7 +164,6 @@ impl<S: Backend> Server<S> {
             next_prefix: AtomicU64::new(prefix),
             metrics: Arc::clone(&self.metrics),
             access_log: self.access_log.clone(),
-            decisions: self.decisions.clone(),
             keys: self.keys.clone(),
             clock: self.clock.clone(),
             is_behind_load_balancers: self.settings.proxy_protocol,

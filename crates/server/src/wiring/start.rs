@@ -4,7 +4,7 @@ use super::greeting::absolute;
 use super::proxy::{open_access_log, read_keys, read_routes, token_keys};
 use super::{Failure, Server, named};
 use crate::backend::Backend;
-use crate::decision_logs::DecisionLogs;
+use crate::decision_logs::DecisionRecords;
 use crate::denial_log::Denials;
 use crate::health::Health;
 use crate::metrics::Metrics;
@@ -15,6 +15,7 @@ use crate::rule_files::{self, RuleFiles, RuleFolder, Texts};
 use crate::rulebook::{self, DEFAULT_POLICY, Rulebook, RulebookContext};
 use crate::settings::{RedisOptions, SECRET, Settings, StoreUrl, reference};
 use crate::shared_store::{known_nodes, node_id};
+use crate::top_keys::TopKeys;
 use crate::{files, log};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -201,7 +202,7 @@ fn decision_logs(
     settings: &Settings,
     (clock, secret): (&Clock, &Secret),
     reports: (Arc<Metrics>, Arc<Health>),
-) -> io::Result<DecisionLogs> {
+) -> io::Result<DecisionRecords> {
     let denials = match &settings.denial_log {
         None => Denials::default(),
         Some(log) => Denials::start(log, (clock, secret), reports.clone())
@@ -212,7 +213,8 @@ fn decision_logs(
         Some(record) => Recorder::start(record.clone(), (clock, secret), reports)
             .map_err(named("record.file", &record.file))?,
     };
-    Ok(DecisionLogs { denials, recorder })
+    let top = TopKeys::new(settings.top_keys, settings.workers, (clock, secret));
+    Ok(DecisionRecords { denials, recorder, top })
 }
 
 /// Why the store cannot be used. If it belongs to nodes with another secret, also how to give their secret to this node.

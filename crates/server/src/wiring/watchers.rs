@@ -6,7 +6,7 @@ use crate::front::admin::AdminUsers;
 use crate::health::Health;
 use crate::net::Certificate;
 use crate::rulebook::Caution;
-use crate::shared_store::{StoreWatch, follow};
+use crate::shared_store::{StoreWatch, follow, publish_top_keys};
 use crate::supervise::supervised;
 use crate::watch;
 use std::path::{Path, PathBuf};
@@ -81,6 +81,25 @@ impl<S: Backend> Server<S> {
         supervised("watching the denial log", Arc::clone(&self.metrics), move || {
             denials.clone().watch_minutes()
         });
+    }
+
+    /// Reads the clock for the top keys, and tells the other nodes about them.
+    pub(super) fn watch_top_keys(&self) {
+        let top = self.decisions.top.clone();
+        if !top.is_on() {
+            return;
+        }
+        let metrics = || Arc::clone(&self.metrics);
+        supervised("reading the clock for top keys", metrics(), {
+            let top = top.clone();
+            move || top.clone().watch_clock()
+        });
+        if S::SHARED {
+            let limiter = self.limiter.clone();
+            supervised("publishing top keys", metrics(), move || {
+                publish_top_keys(limiter.clone(), top.clone())
+            });
+        }
     }
 
     /// Watches the health of a store outside this process.

@@ -8,6 +8,7 @@
 //! | `files.rs` | `deploy/` and `docs/` against the metrics of these servers |
 //! | `listener.rs` | the metrics listener |
 //! | `denials.rs` | the denial log |
+//! | `top.rs` | top keys, recent refusals, `tidegate top` |
 //!
 //! `make test-watching` sends the same queries to Prometheus.
 
@@ -34,3 +35,4 @@ mod support;
 #[path = "../resp/talk.rs"]
 #[allow(dead_code, reason = "the tests of RESP use the rest")]
 mod talk;
+mod top;

@@ -104,6 +104,11 @@ impl NodeRegistry {
         Self { member, announcer: Some(announcer) }
     }
 
+    /// The name of this node.
+    pub(super) fn name(&self) -> String {
+        lock(&self.member.state).name.clone()
+    }
+
     pub(super) fn count(&self) -> u32 {
         lock(&self.member.state).tally.count()
     }

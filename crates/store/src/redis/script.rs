@@ -37,6 +37,13 @@ if (redis.call('HGET', KEYS[1], 'version') or '0') ~= ARGV[1] then return 0 end
 redis.call('HSET', KEYS[1], 'version', ARGV[2], 'text', ARGV[3])
 return 1";
 
+/// Publishes a text (`ARGV[2]`) of a node (`ARGV[1]`) for `ARGV[3]` milliseconds.
+pub(super) const PUBLISH: &str = "
+redis.call('HSET', KEYS[1], ARGV[1], '')
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
+return 1";
+
 /// One call of the plan script.
 #[derive(Clone, Copy)]
 pub(super) struct ScriptCall<'c> {

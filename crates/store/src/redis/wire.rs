@@ -46,6 +46,8 @@ pub(super) const CONTROL_TAG: &[u8] = b"tidegate";
 pub(super) const SHAPES_KEY: &str = "{tidegate}shapes";
 pub(super) const VERIFIER_KEY: &str = "{tidegate}secret";
 pub(super) const NODES_KEY: &str = "{tidegate}nodes";
+/// The names of the nodes that published a text; each text is under this key, a colon and the name.
+pub(super) const PUBLISHED_KEY: &str = "{tidegate}top";
 pub(super) const DOCUMENT_KEY: &str = "{tidegate}control";
 /// Time to live of the shape registry and of the verifier, renewed on use: three years, longer than nearly every state matters.
 pub(super) const CONTROL_TTL_SECONDS: u64 = 3 * 366 * 86_400;

@@ -105,7 +105,7 @@ impl<S: Backend> AdminHandler<S> {
             upstreams: page.upstreams.clone(),
             metrics: Arc::clone(&page.metrics),
             health: Arc::clone(&page.health),
-            recent: page.recent.clone(),
+            recent: page.top.recent(),
             page,
             tokens,
             hosts,
@@ -146,6 +146,8 @@ impl<S: Backend> AdminHandler<S> {
             AdminAction::Upstreams => Ok(self.upstreams()),
             AdminAction::Leases => Ok(self.leases_status()),
             AdminAction::Nodes => Ok(self.nodes()),
+            AdminAction::Top => self.top(call).await,
+            AdminAction::Denials => self.denials(call),
             AdminAction::PutUpstreams => self.put_upstream(call, actor).await,
         }
     }

@@ -26,6 +26,8 @@ pub(super) enum AdminAction {
     Rules,
     Leases,
     Nodes,
+    Top,
+    Denials,
     Policy,
     PutPolicy,
     DeletePolicy,
@@ -56,7 +58,7 @@ const fn route(
 }
 
 /// All endpoints that need a token; every other path is answered with 404.
-const ROUTES: [AdminRoute; 23] = [
+const ROUTES: [AdminRoute; 25] = [
     route("GET", "/metrics", AdminRole::Reader, AdminAction::Metrics),
     route("GET", "/admin/v1/openapi.json", AdminRole::Reader, AdminAction::OpenApi),
     route("GET", "/admin/v1/status", AdminRole::Reader, AdminAction::Status),
@@ -65,6 +67,8 @@ const ROUTES: [AdminRoute; 23] = [
     route("GET", "/admin/v1/rules", AdminRole::Reader, AdminAction::Rules),
     route("GET", "/admin/v1/leases", AdminRole::Reader, AdminAction::Leases),
     route("GET", "/admin/v1/nodes", AdminRole::Reader, AdminAction::Nodes),
+    route("GET", "/admin/v1/top", AdminRole::Reader, AdminAction::Top),
+    route("GET", "/admin/v1/denials", AdminRole::Reader, AdminAction::Denials),
     route("GET", "/admin/v1/policy", AdminRole::Reader, AdminAction::Policy),
     route("GET", "/rlconfig", AdminRole::Reader, AdminAction::RuleFiles),
     route("PUT", "/admin/v1/policy", AdminRole::Operator, AdminAction::PutPolicy),

@@ -86,7 +86,7 @@ impl<S: Backend> HttpHandler<S> {
             self.tally_if_decided(&decided);
             if let Ok(verdict) = &decided {
                 let decision = (verdict.outcome, verdict.decided_by);
-                self.decisions.of_take("http", asked.key.as_bytes(), decision);
+                self.decisions.of_take("http", asked.key.as_bytes(), decision, asked.cost.into());
             }
             answers.decided(&decided, self);
         }

@@ -184,7 +184,8 @@ impl<S: Backend> HttpHandler<S> {
         let (limit, wait) = (self.admitted(&asked)?, Span::from_millis(asked.max_wait_ms));
         let decided = self.limiter.take(&asked.key, &limit, asked.cost.into(), wait).await;
         let verdict = decided.map_err(|error| undecided(&error))?;
-        self.decisions.of_take("http", asked.key.as_bytes(), (verdict.outcome, verdict.decided_by));
+        let (decision, cost) = ((verdict.outcome, verdict.decided_by), asked.cost.into());
+        self.decisions.of_take("http", asked.key.as_bytes(), decision, cost);
         Ok(self.verdict(&verdict))
     }
 

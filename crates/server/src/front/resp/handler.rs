@@ -144,7 +144,7 @@ impl<S: Backend> RespHandler<S> {
             } else if let Some((decision, by)) = decisions.next() {
                 throttle::write(out, throttle.limit.limit(), decision);
                 self.tally.count_bare(decision.outcome, *by);
-                self.decisions.of_take("resp", key, (decision.outcome, *by));
+                self.decisions.of_take("resp", key, (decision.outcome, *by), throttle.cost);
             } else {
                 reply::error(out, "ERR no decision could be made");
             }
