@@ -5,6 +5,7 @@
 pub(crate) mod admin;
 #[cfg(test)]
 mod api_pages;
+pub(crate) mod dashboard;
 pub(crate) mod grpc;
 pub(crate) mod http;
 pub(crate) mod metrics_page;

@@ -17,6 +17,7 @@
     )
 )]
 
+mod algorithm_trace;
 mod audit;
 mod backend;
 mod bounds;

@@ -13,10 +13,11 @@ mod draw;
 mod svg;
 mod trace;
 
+use crate::algorithm_trace::{Fate, most_in_a_period, play};
 use clap::{Args, ValueEnum};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use tidegate_core::{Algorithm, Ask, Cost, Limit, LimitError, Outcome, Span, Timestamp, Written};
+use tidegate_core::{Algorithm, LimitError, Span};
 
 #[derive(Args)]
 pub(crate) struct SimulateOptions {
@@ -48,15 +49,6 @@ pub(crate) enum Trace {
     Burst,
     /// Twice as many requests as the limit allows, without a pause.
     Greedy,
-}
-
-/// What happened to one request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
-    /// It passed at this instant, immediately or after a delay.
-    Passed(u64),
-    /// It was refused at this instant.
-    Refused(u64),
 }
 
 /// One trace under all six algorithms: what is drawn.
@@ -94,7 +86,8 @@ impl SimulateOptions {
         let period = Span::from_secs(self.seconds);
         let requests = trace.requests(self.amount, period.as_nanos());
         let row = |algorithm: Algorithm| {
-            let fates = play(algorithm, self.amount, period, &requests)?;
+            // Requests may wait for up to one period, which shows the queue of the leaky bucket.
+            let fates = play(algorithm, (self.amount, period), period, &requests)?;
             let most = most_in_a_period(&fates, period.as_nanos());
             Ok(AlgorithmRow { name: algorithm.name(), fates, most })
         };
@@ -127,61 +120,18 @@ impl SimulateOptions {
 impl AlgorithmRow {
     /// The instants at which requests passed.
     fn passed(&self) -> impl Iterator<Item = u64> {
-        self.fates.iter().filter_map(|fate| match fate {
-            Fate::Passed(at) => Some(*at),
-            Fate::Refused(_) => None,
-        })
+        self.fates.iter().filter_map(Fate::passed)
     }
 
     /// The instants at which requests were refused.
     fn refused(&self) -> impl Iterator<Item = u64> {
-        self.fates.iter().filter_map(|fate| match fate {
-            Fate::Refused(at) => Some(*at),
-            Fate::Passed(_) => None,
-        })
+        self.fates.iter().filter_map(Fate::refused)
     }
 
     /// How many passed, and how many of them within one period.
     fn summary(&self) -> (usize, usize) {
         (self.passed().count(), self.most)
     }
-}
-
-/// The fate of every request under one algorithm.
-fn play(
-    algorithm: Algorithm,
-    amount: u64,
-    period: Span,
-    requests: &[u64],
-) -> Result<Vec<Fate>, LimitError> {
-    let limit = Limit::new(amount, period, algorithm)?;
-    let mut written = Written::empty(&limit);
-    // Requests may wait for up to one period, which shows the queue of the leaky bucket.
-    let fate = |nanos: u64| {
-        let ask = Ask::new(Timestamp::from_nanos(nanos), Cost::ONE).waiting(period);
-        match limit.take(&mut written, &ask).decision.outcome {
-            Outcome::Allow => Fate::Passed(nanos),
-            Outcome::Delay(wait) => Fate::Passed(nanos.saturating_add(wait.as_nanos())),
-            Outcome::Deny(_) => Fate::Refused(nanos),
-        }
-    };
-    Ok(requests.iter().copied().map(fate).collect())
-}
-
-/// The most requests that passed in any interval of one period.
-fn most_in_a_period(fates: &[Fate], period: u64) -> usize {
-    let mut passed: Vec<u64> = fates
-        .iter()
-        .filter_map(|fate| match fate {
-            Fate::Passed(at) => Some(*at),
-            Fate::Refused(_) => None,
-        })
-        .collect();
-    passed.sort_unstable();
-    let within = |from: &u64| {
-        passed.iter().filter(|at| (*from..from.saturating_add(period)).contains(at)).count()
-    };
-    passed.iter().map(within).max().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -191,7 +141,8 @@ mod tests {
     fn most(algorithm: Algorithm, trace: Trace) -> usize {
         let period = Span::from_secs(10);
         let requests = trace.requests(6, period.as_nanos());
-        most_in_a_period(&play(algorithm, 6, period, &requests).unwrap(), period.as_nanos())
+        let fates = play(algorithm, (6, period), period, &requests).unwrap();
+        most_in_a_period(&fates, period.as_nanos())
     }
 
     #[test]

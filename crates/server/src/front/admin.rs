@@ -8,7 +8,9 @@
 //!   PUT  /admin/v1/rules  /overrides   /tiers   /signals
 //!   GET  /admin/v1/top       /denials
 //!   GET  /admin/v1/upstreams  /leases  PUT  /admin/v1/upstreams
+//!   POST /admin/v1/playground          one trace under the six algorithms
 //!   GET  /admin/v1/openapi.json        describes this API, for programs
+//!   GET  /dashboard/…                  the dashboard; needs no token
 //! ```
 //!
 //! Every request carries a token: a reader's token to inspect, an operator's token to change, or that of a named user. There are no cookies, so a web
@@ -19,6 +21,7 @@
 mod auth;
 mod changes;
 mod handler;
+mod playground;
 mod request;
 mod routes;
 mod top;

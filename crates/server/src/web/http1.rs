@@ -422,7 +422,8 @@ pub(crate) fn write_answer(
         field(out, b"connection", b"close");
     }
     field(out, b"date", date);
-    if answer.status != StatusCode::NO_CONTENT {
+    // A 304 would have to name the length of the body that it does not have.
+    if ![StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&answer.status) {
         let mut digits = itoa::Buffer::new();
         field(out, b"content-length", digits.format(answer.body.len()).as_bytes());
     }

@@ -5,6 +5,7 @@ use super::routes::{self, AdminAction};
 use super::{views, wire};
 use crate::audit::Actor;
 use crate::backend::Backend;
+use crate::front::dashboard;
 use crate::front::metrics_page::MetricsPage;
 use crate::health::Health;
 use crate::metrics::{Metrics, Refused};
@@ -52,11 +53,15 @@ impl<S: Backend> WebHandler for AdminHandler<S> {
 
     /// Makes every check that needs only the head, so that no body is read from a client without a token.
     fn begin(&self, call: &Call<'_>) -> Result<((), BodyBound), Answer> {
-        if let Err(foreign) = self.hosts.check(call) {
-            self.metrics.refused(Refused::Foreign);
-            return Err(refused(foreign));
+        match self.hosts.check(call) {
+            Ok(()) => {}
+            Err(ForeignRequest::Page) if dashboard::follows_link(call) => {}
+            Err(foreign) => {
+                self.metrics.refused(Refused::Foreign);
+                return Err(refused(foreign));
+            }
         }
-        if call.path == routes::LIVE && call.method == "GET" {
+        if call.path == routes::LIVE && call.method == "GET" || dashboard::serves(call) {
             return Ok(((), BodyBound::bytes(0)));
         }
         let identity = self.tokens.identity(call).ok_or_else(|| self.unauthenticated(call))?;
@@ -71,6 +76,9 @@ impl<S: Backend> WebHandler for AdminHandler<S> {
     async fn answer(&self, (): (), call: &Call<'_>) -> Answer {
         if call.path == routes::LIVE {
             return Answer::fixed(JSON, "{\"status\":\"live\"}\n");
+        }
+        if dashboard::serves(call) {
+            return dashboard::answer(call);
         }
         // `begin` has authenticated the request. The user is determined again because the audit log names it. The users file may
         // have changed since.
@@ -134,6 +142,7 @@ impl<S: Backend> AdminHandler<S> {
             AdminAction::DeletePolicy => self.delete_policy(call, actor).await,
             AdminAction::Peek => self.peek(call).await,
             AdminAction::Explain => self.explain(call),
+            AdminAction::Playground => self.playground(call).await,
             AdminAction::Reset => self.reset(call, actor).await,
             AdminAction::Who => self.who(call).await,
             AdminAction::WhoAmI => Ok(views::who_am_i(identity)),

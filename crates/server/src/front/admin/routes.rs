@@ -33,6 +33,7 @@ pub(super) enum AdminAction {
     DeletePolicy,
     Peek,
     Explain,
+    Playground,
     /// Shows what is known about a person.
     Who,
     /// Shows whose token the request carries.
@@ -58,7 +59,7 @@ const fn route(
 }
 
 /// All endpoints that need a token; every other path is answered with 404.
-const ROUTES: [AdminRoute; 25] = [
+const ROUTES: [AdminRoute; 26] = [
     route("GET", "/metrics", AdminRole::Reader, AdminAction::Metrics),
     route("GET", "/admin/v1/openapi.json", AdminRole::Reader, AdminAction::OpenApi),
     route("GET", "/admin/v1/status", AdminRole::Reader, AdminAction::Status),
@@ -75,6 +76,7 @@ const ROUTES: [AdminRoute; 25] = [
     route("DELETE", "/admin/v1/policy", AdminRole::Operator, AdminAction::DeletePolicy),
     route("POST", "/admin/v1/peek", AdminRole::Reader, AdminAction::Peek),
     route("POST", "/admin/v1/explain", AdminRole::Reader, AdminAction::Explain),
+    route("POST", "/admin/v1/playground", AdminRole::Reader, AdminAction::Playground),
     route("POST", "/admin/v1/who", AdminRole::Reader, AdminAction::Who),
     route("GET", "/admin/v1/whoami", AdminRole::Reader, AdminAction::WhoAmI),
     route("POST", "/admin/v1/reset", AdminRole::Operator, AdminAction::Reset),
