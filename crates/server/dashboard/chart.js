@@ -25,7 +25,7 @@ export function Chart({ label, lines, data, format, height = 200, empty, day = f
   return html`<figure class="chart" aria-label=${label}>
     <div class="legend"><span class="when">${pointed !== null && times.length > 0 ? clock(times[at] * 1_000) : "now"}</span>${lines.map((line, number) => html`
       <span key=${line.label}><i class=${`swatch ${line.tone}`}></i>${line.label} <b>${format(data[number + 1][at])}</b></span>`)}</div>
-    <div ref=${box}><svg class="plot" width=${width} height=${height} role="img" aria-label=${summary(label, lines, data, format)} onPointerMove=${move} onPointerLeave=${() => point(null)}>
+    <div class="plot-box" ref=${box}><svg class="plot" width=${width} height=${height} role="img" aria-label=${summary(label, lines, data, format)} onPointerMove=${move} onPointerLeave=${() => point(null)}>
       <${Axes} scale=${scale} width=${width} height=${height} format=${format} />
       ${paths.map(({ line, area }, number) => html`<g key=${lines[number].label} class=${lines[number].tone}>${area && html`<path class="area" d=${area} />`}<path class="curve" d=${line} /></g>`)}
       ${pointed !== null && times.length > 0 && html`<path class="cursor" d=${`M${scale.x(times[at])} ${EDGE.top}V${height - EDGE.bottom}`} />`}

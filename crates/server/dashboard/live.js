@@ -41,6 +41,7 @@ class Live {
   #running = false;
   #failures = 0;
   #turn = 0;
+  #frame = 0;
 
   start() {
     if (this.#running) return;
@@ -66,7 +67,14 @@ class Live {
     return () => this.#listeners.delete(listener);
   }
 
-  #notify() { for (const listener of this.#listeners) listener(); }
+  /** Draws once for each frame at most, and not at all while the page is in the background. */
+  #notify() {
+    if (this.#frame !== 0) return;
+    this.#frame = requestAnimationFrame(() => {
+      this.#frame = 0;
+      for (const listener of this.#listeners) listener();
+    });
+  }
 
   #wake = () => {
     if (document.hidden || !this.#running) return;

@@ -167,3 +167,153 @@ impl Variant {
         Self { bytes, tag: tag.unwrap_or(HeaderValue::from_static("\"\"")) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::Reservation;
+    use crate::web::Headers;
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/dashboard");
+
+    fn asked(method: &str, path: &str, lines: &[(&str, &str)]) -> Option<Answer> {
+        let lines: Vec<httparse::Header<'_>> = lines
+            .iter()
+            .map(|(name, value)| httparse::Header { name, value: value.as_bytes() })
+            .collect();
+        let call = Call {
+            peer: [127, 0, 0, 1].into(),
+            method,
+            path,
+            query: None,
+            headers: Headers::Lines(&lines),
+            body: b"",
+            room: &Reservation::default(),
+        };
+        serves(&call).then(|| answer(&call))
+    }
+
+    fn field(answer: &Answer, wanted: &HeaderName) -> Option<String> {
+        let found = answer.fields.iter().find(|(name, _)| name == wanted);
+        found.map(|(_, value)| value.to_str().unwrap().to_owned())
+    }
+
+    fn files_below(folder: &Path, found: &mut BTreeSet<String>) {
+        for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+            if entry.path().is_dir() {
+                files_below(&entry.path(), found);
+            } else {
+                let path = entry.path();
+                let name = path.strip_prefix(FOLDER).unwrap().to_str().unwrap();
+                found.insert(name.to_owned());
+            }
+        }
+    }
+
+    /// The files that the project wrote, as text.
+    fn own() -> impl Iterator<Item = (&'static str, &'static str)> {
+        let own = FILES.iter().filter(|(name, ..)| !name.starts_with("vendor/"));
+        own.map(|(name, _, bytes)| (*name, str::from_utf8(bytes).unwrap()))
+    }
+
+    #[test]
+    fn every_file_of_the_folder_is_served() {
+        let mut found = BTreeSet::new();
+        files_below(Path::new(FOLDER), &mut found);
+        found.retain(|name| !name.starts_with("vendor/LICENSE") && name != "vendor/README.md");
+        let served: BTreeSet<String> = FILES.iter().map(|(name, ..)| (*name).to_owned()).collect();
+        assert_eq!(served, found);
+    }
+
+    #[test]
+    fn the_compressed_files_have_at_most_60_kilobytes() {
+        let all: usize = SENT.iter().map(|file| file.gzip.bytes.len()).sum();
+        assert!(all <= 60_000, "{all} bytes");
+    }
+
+    #[test]
+    fn code_of_others_is_as_it_was_published() {
+        let page = std::fs::read_to_string(format!("{FOLDER}/vendor/README.md")).unwrap();
+        let vendored = FILES.iter().filter(|(name, ..)| name.starts_with("vendor/"));
+        for (name, _, bytes) in vendored {
+            let hash = HEXLOWER.encode(&Sha256::digest(bytes));
+            let row = page.lines().find(|line| line.contains(&name.replace("vendor/", "| `")));
+            assert!(row.unwrap().contains(&hash), "{name} has the hash {hash}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_inline_and_no_text_becomes_markup_or_code() {
+        let words = [
+            "<style", "style=", "onclick=", "javascript:", "innerHTML", "outerHTML", "insertAdjacentHTML", "dangerously", "document.write",
+            "eval(", "new Function", "localStorage", "sessionStorage", "document.cookie", "http://", "https://",
+        ];
+        for (name, text) in own().filter(|(name, _)| *name != "icon.svg") {
+            for word in words {
+                assert!(!text.contains(word), "{name} has {word}");
+            }
+        }
+        let (_, page) = own().next().unwrap();
+        assert!(page.matches("<script").count() == page.matches("<script src=").count(), "{page}");
+    }
+
+    #[test]
+    fn the_files_that_scripts_import_are_served() {
+        for (name, text) in own().filter(|(name, _)| name.ends_with(".js")) {
+            let folder = Path::new(name).parent().unwrap();
+            for import in text.lines().filter_map(|line| line.split(" from \"").nth(1)) {
+                let target = folder.join(import.trim_end_matches("\";"));
+                let target = target.to_str().unwrap().replace("./", "").replace("pages/../", "");
+                assert!(FILES.iter().any(|(name, ..)| *name == target), "{name} imports {target}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_page_is_compressed_for_those_who_can_read_it() {
+        for (accepted, zipped) in [
+            ("gzip, deflate, br", true),
+            ("br;q=1.0, GZIP;q=0.5", true),
+            ("gzip;q=0", false),
+            ("gzip; q=0.0", false),
+            ("br", false),
+            ("", false),
+        ] {
+            let answer = asked("GET", PAGE, &[("accept-encoding", accepted)]).unwrap();
+            let coding = field(&answer, &header::CONTENT_ENCODING);
+            assert_eq!(coding.as_deref(), zipped.then_some("gzip"), "{accepted}");
+            assert_eq!(answer.body.starts_with(b"<!doctype html>"), !zipped, "{accepted}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_the_browser_has_is_not_sent_again() {
+        let gzip = ("accept-encoding", "gzip");
+        for lines in [vec![], vec![gzip]] {
+            let first = asked("GET", "/dashboard/main.js", &lines).unwrap();
+            assert_eq!(first.status, StatusCode::OK);
+            let tag = field(&first, &header::ETAG).unwrap();
+            for known in [tag.clone(), format!("\"x\", {tag}"), format!("W/{tag}")] {
+                let again = [&lines[..], &[("if-none-match", known.as_str())]].concat();
+                let again = asked("GET", "/dashboard/main.js", &again).unwrap();
+                assert_eq!((again.status, again.body.len()), (StatusCode::NOT_MODIFIED, 0));
+                assert_eq!(field(&again, &header::ETAG), Some(tag.clone()));
+            }
+        }
+        let plain = field(&asked("GET", PAGE, &[]).unwrap(), &header::ETAG);
+        assert_ne!(plain, field(&asked("GET", PAGE, &[gzip]).unwrap(), &header::ETAG));
+    }
+
+    #[test]
+    fn only_the_files_are_served_and_only_for_reading() {
+        for path in ["/dashboard/x", "/dashboard/../x", "/dashboard//", "/dashboard/vendor/", "/", "/admin/v1/status"] {
+            assert!(asked("GET", path, &[]).is_none(), "{path}");
+        }
+        assert!(asked("POST", PAGE, &[]).is_none());
+        assert_eq!(asked("HEAD", PAGE, &[]).unwrap().status, StatusCode::OK);
+        let moved = asked("GET", "/dashboard", &[]).unwrap();
+        assert_eq!(field(&moved, &header::LOCATION).as_deref(), Some(PAGE));
+    }
+}

@@ -14,7 +14,8 @@ struct Route {
 }
 
 /// Routes that only look, although they are asked by POST.
-const LOOKS: [&str; 3] = ["/admin/v1/peek", "/admin/v1/explain", "/admin/v1/who"];
+const LOOKS: [&str; 4] =
+    ["/admin/v1/peek", "/admin/v1/explain", "/admin/v1/who", "/admin/v1/playground"];
 
 /// All routes, taken from the server's own table so that none is forgotten here. Who may use a route is stated again:
 /// readers may read, and everything else needs an operator.
@@ -28,7 +29,7 @@ fn routes() -> Vec<Route> {
         Route { method, path, operator: !looks }
     };
     let routes: Vec<Route> = rows.map(route).collect();
-    assert_eq!(routes.len(), 23);
+    assert_eq!(routes.len(), 26);
     routes
 }
 
@@ -38,6 +39,9 @@ fn body(route: &Route) -> (&'static str, String) {
         "/admin/v1/policy" => return ("application/yaml", POLICY.replace("15/s", "16/s")),
         "/admin/v1/peek" | "/admin/v1/explain" | "/admin/v1/who" => {
             json!({ "attributes": { "ip": "::1" } })
+        }
+        "/admin/v1/playground" => {
+            json!({ "amount": 1, "period_ms": 1_000, "step_ms": 1_000, "requests": [1] })
         }
         "/admin/v1/reset" => json!({ "rule": "a", "attributes": { "ip": "::1" } }),
         "/admin/v1/rules" => json!({ "rule": "a", "enabled": false }),

@@ -18,6 +18,7 @@ mod client;
 mod support;
 
 mod changes;
+mod dashboard;
 mod doors;
 mod expiry;
 mod folder;
