@@ -17,7 +17,7 @@ const isAllowed = async (attributes) => (await server.ask([attributes]))[0].allo
 
 /** Clicks on alice in the list of recent refusals. */
 async function openAlice(board) {
-  await board.click("section[aria-label='Recent refusals'] tr:has-text('per-user') button[aria-label='Look up user=alice']");
+  await board.click("section[aria-label='Recent refusals'] tr:has-text('per-user') button[aria-label='user alice: look up']");
   await board.page.waitForSelector(".verdict");
 }
 
@@ -53,7 +53,7 @@ const QUESTIONS = {
     await board.page.waitForSelector("section[aria-label='per-user'] tbody tr:first-child >> text=alice");
   },
   "Put a rule in shadow mode": async (board) => {
-    await board.click("button[aria-label='Change the rule per-user']");
+    await board.click("button[aria-label='Shadow… per-user']");
     await board.click("dialog >> text=Change >> nth=-1");
     await board.page.waitForSelector("section[aria-label=Rules] tr:has-text('per-user') >> text=shadow");
     assert.ok(await isAllowed(ALICE));

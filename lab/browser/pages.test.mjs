@@ -48,7 +48,7 @@ for (const [scheme, width] of [["light", 1360], ["dark", 1360], ["light", 320]])
 
 test("the dialog and the tables behind the charts are accessible", async () => {
   const board = await Dashboard.open(browser, server);
-  await board.click("button[aria-label='Change the rule per-user']");
+  await board.click("button[aria-label='Shadow… per-user']");
   assert.deepEqual(await board.axe(), []);
   await board.page.keyboard.press("Escape");
   await fill(board, "now");

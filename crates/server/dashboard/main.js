@@ -91,8 +91,8 @@ function Pages({ user, leave }) {
   useEffect(() => { document.title = `${title} · tidegate`; }, [title]);
   const open = (attributes) => { look({ attributes }); location.hash = "#/person"; heading.current?.focus(); };
   return html`
-    <a class="skip" href=${`#/${name}`} onClick=${(event) => { event.preventDefault(); heading.current?.focus(); }}>Skip to the page</a>
     <header class="top">
+      <a class="skip" href=${`#/${name}`} onClick=${(event) => { event.preventDefault(); heading.current?.focus(); }}>Skip to the page</a>
       <span class="brand"><${Mark} /><b>tidegate</b></span>
       <nav aria-label="Pages">${PAGES.map(([page, text]) => html`<a key=${page} href=${`#/${page}`} aria-current=${page === name ? "page" : null}>${text}</a>`)}</nav>
       <${State} />

@@ -2,7 +2,7 @@
 //
 // Everything that a client or an operator named is put into the page as a text node, never as markup.
 
-import { keyText, pairs } from "./format.js";
+import { pairs } from "./format.js";
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 
 /** Whose figures these are: of the node that serves the page, or of all nodes that share its store. */
@@ -18,14 +18,16 @@ export const Panel = ({ title, label = title, scope, tools, children }) => html`
 /** A name or value that somebody else chose: isolated, so that right-to-left text in it does not reorder the page. */
 export const Name = ({ children }) => html`<bdi class="name">${children}</bdi>`;
 
+/** Words for those who hear the page, such as the title of a column of buttons. */
+export const Hidden = ({ children }) => html`<span class="hidden">${children}</span>`;
+
 /** The attributes of a key. */
-export const Key = ({ of }) => html`<span class="key">${pairs(of).map(([name, value]) => html`
-  <span class="pair"><span class="attribute">${name}</span> <${Name}>${value}<//></span>`)}</span>`;
+export const Key = ({ of }) => html`<span class="key">${pairs(of).map(([name, value], at) => html`${at > 0 && " "}<span class="pair"><span class="attribute">${name}</span> <${Name}>${value}<//></span>`)}</span>`;
 
 /** A key that leads to the view of the person. */
 export const KeyButton = ({ of, open }) => (pairs(of).length === 0
   ? html`<span class="quiet">not shown</span>`
-  : html`<button type="button" class="link" aria-label=${`Look up ${keyText(of)}`} onClick=${() => open(Object.fromEntries(pairs(of)))}><${Key} of=${of} /></button>`);
+  : html`<button type="button" class="link" aria-label=${`${pairs(of).flat().join(" ")}: look up`} onClick=${() => open(Object.fromEntries(pairs(of)))}><${Key} of=${of} /></button>`);
 
 /** What may be wider or higher than its place. Only then the keyboard can reach it, to scroll it. */
 export function Scroll({ label, className = "", children }) {
@@ -38,7 +40,7 @@ export function Scroll({ label, className = "", children }) {
     watch.observe(box.current.firstElementChild);
     return () => watch.disconnect();
   }, []);
-  return html`<div ref=${box} class=${`scroll ${className}`} tabindex=${over ? 0 : null} role="region" aria-label=${label}>${children}</div>`;
+  return html`<div ref=${box} class=${`scroll ${className}`} tabindex=${over ? 0 : null} role="group" aria-label=${label}>${children}</div>`;
 }
 
 /** `columns` are `[title, "" or "number"]`; `rows` are lists of cells, with a `key` of their own. */

@@ -3,7 +3,7 @@
 import { get, put } from "../api.js";
 import { csv, keyText, moment } from "../format.js";
 import { live, useLive } from "../live.js";
-import { Alert, Key, Name, Outcome, Panel, save, Table, useAction, useLoad } from "../parts.js";
+import { Alert, Hidden, Key, Name, Outcome, Panel, save, Table, useAction, useLoad } from "../parts.js";
 import { html, useState } from "../vendor/preact.js";
 
 const LINES = 500;
@@ -26,7 +26,7 @@ export function Audit({ mayChange }) {
     <${Panel} title="History" scope="this node" tools=${html`
         <input type="search" aria-label="Only lines with" placeholder="Only lines with…" value=${filter} onInput=${(event) => setFilter(event.target.value)} />
         <button type="button" onClick=${reload}>Read again</button><button type="button" onClick=${download} disabled=${shown.length === 0}>Save as CSV</button>`}>
-      <${Table} label="Audit log" columns=${[["when", ""], ["who", ""], ["what", ""], ["details", ""], ["reason", ""]]} rows=${rows} empty=${wanted ? "No line has it." : "Nobody has changed anything."} />
+      <${Table} label="Audit log" columns=${[["when", "time"], ["who", ""], ["what", ""], ["details", ""], ["reason", ""]]} rows=${rows} empty=${wanted ? "No line has it." : "Nobody has changed anything."} />
     <//>`;
 }
 
@@ -65,7 +65,7 @@ function InForce({ mayChange, reload }) {
   ];
   return html`<${Panel} title="Changes in force" scope="all nodes">
     <${Outcome} of=${state} />
-    <${Table} label="Changes in force" columns=${[["of", ""], ["change", ""], ["until", ""], ["by", ""], ["reason", ""], ...(mayChange ? [["", "number"]] : [])]} rows=${rows} empty="Only the policy decides." />
+    <${Table} label="Changes in force" columns=${[["of", ""], ["change", ""], ["until", ""], ["by", ""], ["reason", ""], ...(mayChange ? [[html`<${Hidden}>remove<//>`, "number"]] : [])]} rows=${rows} empty="Only the policy decides." />
     ${control?.policy && html`<p class="note">A policy was uploaded. It is in force until the policy file changes.</p>`}
   <//>`;
 }

@@ -4,7 +4,7 @@ import { put } from "../api.js";
 import { Chart } from "../chart.js";
 import { ago, bytes, count, duration, figure, fine, moment, percent } from "../format.js";
 import { live, OUTCOMES, seriesOf, useLive } from "../live.js";
-import { Bar, Choice, Dialog, Expiry, KeyButton, Name, Outcome, Panel, Reason, Sparkline, Table, terms, useAction } from "../parts.js";
+import { Bar, Choice, Dialog, Expiry, Hidden, KeyButton, Name, Outcome, Panel, Reason, Sparkline, Table, terms, useAction } from "../parts.js";
 import { html, useMemo, useState } from "../vendor/preact.js";
 
 const LINES = [
@@ -68,12 +68,12 @@ function Figures({ now }) {
 
 function Rules({ now, rule, choose, change }) {
   const columns = [["rule", ""], ["counts by", ""], ["limits", ""], ["state", ""], ["allowed/s", "number"], ["delayed/s", "number"],
-    ["refused/s", "number"], ["would refuse/s", "number"], ["refused, 2 min", ""], ...(change ? [["", "number"]] : [])];
+    ["refused/s", "number"], ["would refuse/s", "number"], ["refused, 2 min", ""], ...(change ? [[html`<${Hidden}>change<//>`, "number"]] : [])];
   const rows = now.rules.map((one) => {
     const shadow = one.enabled && one.shadow;
     const [state, tone] = one.enabled ? (shadow ? ["shadow", "would"] : ["in force", ""]) : ["off", "quiet"];
     const rate = (outcome, tone) => { const value = now.rate(one.rule, outcome); return html`<span class=${value > 0 ? tone : "quiet"}>${figure(value)}</span>`; };
-    const chosen = rule === one.rule;
+    const [chosen, word] = [rule === one.rule, one.enabled && !shadow ? "Shadow…" : "Change…"];
     return {
       key: one.rule, className: chosen ? "chosen" : "",
       cells: [
@@ -83,7 +83,7 @@ function Rules({ now, rule, choose, change }) {
         html`<span class=${`tag ${tone}`}>${state}</span>`,
         rate("allow", ""), rate("delay", "delay"), rate("deny", "deny"), rate("would_deny", "would"),
         html`<${Sparkline} values=${now.history.recent(seriesOf(one.rule, shadow ? "would_deny" : "deny"), READINGS)} tone=${shadow ? "would" : "deny"} />`,
-        ...(change ? [html`<button type="button" aria-label=${`Change the rule ${one.rule}`} onClick=${() => change(one)}>${one.enabled && !shadow ? "Shadow…" : "Change…"}</button>`] : []),
+        ...(change ? [html`<button type="button" aria-label=${`${word} ${one.rule}`} onClick=${() => change(one)}>${word}</button>`] : []),
       ],
     };
   });
@@ -125,7 +125,7 @@ export function RuleDialog({ rule, onClose }) {
 
 function Refusals({ denials, open }) {
   const list = denials?.denials ?? denials?.keys ?? (Array.isArray(denials) ? denials : []);
-  const columns = [["last", ""], ["rule", ""], ["key", ""], ["times", "number"], ["since", ""], ["passes again in", "number"]];
+  const columns = [["last", "time"], ["rule", ""], ["key", ""], ["times", "number"], ["since", "time"], ["passes again in", "number"]];
   const rows = list.map((one) => ({
     key: `${one.rule} ${JSON.stringify(one.key)}`,
     cells: [html`<span title=${moment(one.last_ms)}>${ago(one.last_ms)}</span>`,

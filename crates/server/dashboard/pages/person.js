@@ -5,7 +5,7 @@
 import { post, put } from "../api.js";
 import { ago, attributesOf, count, duration, keyText, moment } from "../format.js";
 import { live, useLive } from "../live.js";
-import { Alert, Bar, Expiry, Field, Key, KeyButton, Name, Outcome, Panel, Reason, Table, terms, useAction, useLoad } from "../parts.js";
+import { Alert, Bar, Expiry, Field, Hidden, Key, KeyButton, Name, Outcome, Panel, Reason, Table, terms, useAction, useLoad } from "../parts.js";
 import { html, useState } from "../vendor/preact.js";
 
 export function Person({ mayChange, open, person, look }) {
@@ -93,13 +93,13 @@ function Gaps({ who, open }) {
   return html`<${Panel} title="Not complete" scope=${who.scope}>
     <p>These rules count by more than what was given: ${(who.not_covered ?? []).map((rule, at) => html`${at > 0 && "; "}<${Name}>${rule.rule}<//> needs ${(rule.needs ?? []).join(", ")}`)}.</p>
     ${rows.length > 0 && html`<p class="quiet">Keys among the recent refusals that agree with it:</p>
-      <${Table} label="Matching keys" columns=${[["rule", ""], ["key", ""], ["refused", "number"], ["since", ""], ["last", ""]]} rows=${rows} empty="" />`}
+      <${Table} label="Matching keys" columns=${[["rule", ""], ["key", ""], ["refused", "number"], ["since", "time"], ["last", "time"]]} rows=${rows} empty="" />`}
   <//>`;
 }
 
 /** A row for each limit of each rule. */
 function Limits({ rules, reset, busy }) {
-  const columns = [["rule", ""], ["key", ""], ["limit", ""], ["", "wide"], ["used", "number"], ["remaining", "number"], ["unused again in", "number"], ...(reset ? [["", "number"]] : [])];
+  const columns = [["rule", ""], ["key", ""], ["limit", ""], [html`<${Hidden}>part<//>`, "wide"], ["used", "number"], ["remaining", "number"], ["unused again in", "number"], ...(reset ? [[html`<${Hidden}>reset<//>`, "number"]] : [])];
   const rows = rules.flatMap((rule) => (rule.limits.length > 0 ? rule.limits : [null]).map((limit, at) => ({
     key: `${rule.rule} ${limit?.id}`,
     cells: [at === 0 && html`<${RuleCell} rule=${rule} />`, at === 0 && html`<${Key} of=${rule.key} />`, ...limitCells(rule, limit),

@@ -2,7 +2,7 @@
 
 import { count, figure, percent } from "../format.js";
 import { OUTCOMES, seriesOf, useLive } from "../live.js";
-import { Alert, Name, Panel, Sparkline, Table } from "../parts.js";
+import { Alert, Hidden, Name, Panel, Sparkline, Table } from "../parts.js";
 import { html, useState } from "../vendor/preact.js";
 import { RuleDialog } from "./now.js";
 import { TopTable, useTop } from "./top.js";
@@ -12,7 +12,7 @@ export function Shadow({ mayChange, open }) {
   const [changing, change] = useState(null);
   const { data, failure } = useTop("would_deny", 20);
   const shown = now.rules.filter((rule) => (rule.enabled && rule.shadow) || now.total(rule.rule, "would_deny") > 0);
-  const columns = [["rule", ""], ["state", ""], ["would refuse/s", "number"], ["would have refused", "number"], ["of its decisions", "number"], ["last 2 min", ""], ...(mayChange ? [["", "number"]] : [])];
+  const columns = [["rule", ""], ["state", ""], ["would refuse/s", "number"], ["would have refused", "number"], ["of its decisions", "number"], ["last 2 min", ""], ...(mayChange ? [[html`<${Hidden}>change<//>`, "number"]] : [])];
   const rows = shown.map((rule) => {
     const [total, all] = [now.total(rule.rule, "would_deny"), OUTCOMES.reduce((sum, outcome) => sum + now.total(rule.rule, outcome), 0)];
     return {
@@ -20,7 +20,7 @@ export function Shadow({ mayChange, open }) {
       cells: [html`<${Name}>${rule.rule}<//>`, html`<span class=${`tag ${rule.shadow ? "would" : ""}`}>${rule.shadow ? "shadow" : "in force"}</span>`,
         figure(now.rate(rule.rule, "would_deny")), count(total), percent(all > 0 ? total / all : NaN),
         html`<${Sparkline} values=${now.history.recent(seriesOf(rule.rule, "would_deny"), 60)} tone="would" />`,
-        ...(mayChange ? [html`<button type="button" aria-label=${`Change the rule ${rule.rule}`} onClick=${() => change(rule)}>${rule.shadow ? "Enforce…" : "Change…"}</button>`] : [])],
+        ...(mayChange ? [html`<button type="button" aria-label=${`${rule.shadow ? "Enforce…" : "Change…"} ${rule.rule}`} onClick=${() => change(rule)}>${rule.shadow ? "Enforce…" : "Change…"}</button>`] : [])],
     };
   });
   const keys = (data?.rules ?? []).filter((rule) => rule.keys.length > 0);

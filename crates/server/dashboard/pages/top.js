@@ -2,7 +2,7 @@
 
 import { get } from "../api.js";
 import { count, csv, duration, keyText, moment } from "../format.js";
-import { Alert, Bar, Choice, KeyButton, Name, Panel, save, Table, useLoad } from "../parts.js";
+import { Alert, Bar, Choice, Hidden, KeyButton, Name, Panel, save, Table, useLoad } from "../parts.js";
 import { html, useEffect, useState } from "../vendor/preact.js";
 
 const BY = [["denied", "Refused"], ["used", "Used"], ["would_deny", "Would refuse"]];
@@ -47,5 +47,5 @@ export function TopTable({ rule, keys, tone, open }) {
     cells: [html`<${KeyButton} of=${key} open=${open} />`, html`<${Bar} part=${times / largest} tone=${tone} />`,
       html`<span>${count(times)}</span>${error > 0 && html` <span class="quiet">± ${count(error)}</span>`}`],
   }));
-  return html`<${Table} label=${`Top keys of ${rule}`} columns=${[["key", ""], ["", "wide"], ["times", "number"]]} rows=${rows} empty="None." />`;
+  return html`<${Table} label=${`Top keys of ${rule}`} columns=${[["key", ""], [html`<${Hidden}>compared<//>`, "wide"], ["times", "number"]]} rows=${rows} empty="None." />`;
 }
