@@ -9,7 +9,7 @@ before(async () => { [server, browser] = await Promise.all([Server.start(), brow
 after(async () => { await browser.close(); await server.stop(); });
 
 /** Readings of a day. */
-const DAY = 43_200;
+const DAY = Number(process.env.READINGS ?? 43_200);
 
 /** In the page: pauses take no time, and the answers are made there. Twenty rules count, and one of them begins to refuse. */
 function fast() {

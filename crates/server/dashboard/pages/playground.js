@@ -54,7 +54,7 @@ export function Playground() {
       <div class="buttons" role="group" aria-label="Traces">${Object.keys(TRACES).map((name) => html`<button type="button" key=${name} onClick=${() => draw(TRACES[name](amount))}>${WORDS[name]}</button>`)}</div>
     </div>
     <${Alert}>${failure}<//>
-    <${Panel} title="Requests" tools=${html`<span class="quiet">draw with the mouse, or with the arrow keys</span>`}>
+    <${Panel} title="Requests" tools=${html`<span class="quiet">${count(trace.reduce((sum, some) => sum + some, 0))} in all; draw with the mouse, or with the arrow keys</span>`}>
       <${Drawing} trace=${trace} draw=${draw} most=${most} seconds=${seconds} />
     <//>
     <${Panel} title="What passes">
@@ -98,7 +98,8 @@ function Drawing({ trace, draw, most, seconds }) {
     <rect class="chosen" x=${chosen * WIDTH} width=${WIDTH} height=${HEIGHT} />
     <${Windows} />
     ${trace.map((requests, at) => html`<rect key=${at} class="all" x=${at * WIDTH + 1} width=${WIDTH - 2} y=${HEIGHT - (requests / top) * HEIGHT} height=${(requests / top) * HEIGHT} />`)}
-  </svg>`;
+  </svg>
+  <div class="periods" aria-hidden="true">${Array.from({ length: PERIODS + 1 }, (_, at) => html`<span key=${at}>${duration(at * seconds * 1_000).replace("0 ms", "0 s")}</span>`)}</div>`;
 }
 
 /** A line where each period begins. */
