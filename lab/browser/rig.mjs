@@ -91,8 +91,10 @@ export class Server {
 
   async stop() {
     this.process.removeAllListeners("exit");
-    this.process.kill("SIGTERM");
-    await once(this.process, "exit");
+    if (this.process.exitCode === null) {
+      this.process.kill("SIGTERM");
+      await once(this.process, "exit");
+    }
     await fs.rm(this.folder, { recursive: true });
   }
 }

@@ -42,6 +42,7 @@ class Live {
   #failures = 0;
   #turn = 0;
   #frame = 0;
+  #off = new Set();
 
   start() {
     if (this.#running) return;
@@ -109,7 +110,14 @@ class Live {
 
   async #one(path) {
     const name = /v1\/([a-z]+)/.exec(path)[1];
-    this[name] = await get(path);
+    if (this.#off.has(name)) return;
+    try {
+      this[name] = await get(path);
+    } catch (error) {
+      // What the settings turn off has no path: it is not asked for again.
+      if (error.status !== 404) throw error;
+      this.#off.add(name);
+    }
   }
 
   #take(text, now) {

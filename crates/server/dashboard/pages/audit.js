@@ -26,7 +26,7 @@ export function Audit({ mayChange }) {
     <${Panel} title="History" scope="this node" tools=${html`
         <input type="search" aria-label="Only lines with" placeholder="Only lines with…" value=${filter} onInput=${(event) => setFilter(event.target.value)} />
         <button type="button" onClick=${reload}>Read again</button><button type="button" onClick=${download} disabled=${shown.length === 0}>Save as CSV</button>`}>
-      <${Table} label="Audit log" columns=${[["when", "time"], ["who", ""], ["what", ""], ["details", ""], ["reason", ""]]} rows=${rows} empty=${wanted ? "No line has it." : "Nobody has changed anything."} />
+      <${Table} label="Audit log" columns=${[["when", "time"], ["who", ""], ["what", ""], ["details", ""], ["reason", ""]]} rows=${rows} empty=${wanted ? "No line has it." : "No change was made yet."} />
     <//>`;
 }
 

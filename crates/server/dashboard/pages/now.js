@@ -132,7 +132,7 @@ function Refusals({ denials, open }) {
       html`<${Name}>${one.rule || "–"}<//>${one.would_deny && html` <span class="tag would">shadow</span>`}`, html`<${KeyButton} of=${one.key} open=${open} />`,
       count(one.denials), moment(one.first_ms), one.retry_after_ms === null ? "never" : duration(one.retry_after_ms)],
   }));
-  return html`<${Table} label="Recent refusals" columns=${columns} rows=${rows} empty="Nobody was refused lately." />`;
+  return html`<${Table} label="Recent refusals" columns=${columns} rows=${rows} empty=${denials === null ? "They are not kept: the setting top_keys.memory is 0." : "No client was refused lately."} />`;
 }
 
 /** Health of the store: who decides, errors, memory, circuit breakers. */

@@ -51,7 +51,7 @@ function View({ who, attributes, mayChange, open, reload }) {
     <div class="verdict ${refused.length > 0 ? "deny" : "allow"}">
       <h2>${refused.length > 0 ? html`Refused by ${refused.map((rule, at) => html`${at > 0 && ", "}<${Name}>${rule.rule}<//>`)}` : "Not refused by these rules"}</h2>
       <p>${refused.map((rule) => html`<span class="line">${reason(rule)}</span>`)}
-        <span class="line quiet"><${Key} of=${attributes} /> · ${who.tier ? html`tier <b><${Name}>${who.tier.name}<//></b>${who.tier.from === "operator" ? ", set by an operator" : ""}${ends(who.tier)}` : "no tier"} · policy <code>${who.policy_hash}</code> · <span class="scope">${who.scope}</span></span></p>
+        <span class="line quiet"><${Key} of=${attributes} /> · ${who.tier ? html`tier <b><${Name}>${who.tier.name}<//></b>${who.tier.from === "operator" ? ", set by an operator" : ""}${ends(who.tier)}` : "no tier"} · policy <code>${who.policy_hash}</code> · <span class="scope">${who.scope}</span>${who.denials_scope && who.denials_scope !== who.scope && html` · refusals of <span class="scope">${who.denials_scope}</span>`}</span></p>
       ${mayChange && html`<button type="button" onClick=${() => reset({})} disabled=${state.busy}>Reset all</button>`}
     </div>
     <${Outcome} of=${state} />
