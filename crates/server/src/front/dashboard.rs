@@ -88,7 +88,8 @@ static SENT: LazyLock<Vec<DashboardFile>> =
 
 /// Whether this module answers the request: without a token.
 pub(crate) fn serves(call: &Call<'_>) -> bool {
-    matches!(call.method, "GET" | "HEAD") && (call.path == "/dashboard" || find(call.path).is_some())
+    matches!(call.method, "GET" | "HEAD")
+        && (call.path == "/dashboard" || find(call.path).is_some())
 }
 
 /// Whether the user of a browser follows a link to the page. A link may be on a page of another origin, such as a runbook: the page
@@ -126,7 +127,8 @@ fn find(path: &str) -> Option<&'static DashboardFile> {
 
 /// Whether the client has this variant already. Tags are compared weakly (RFC 9110, 13.1.2), because a proxy may add `W/`.
 fn has(call: &Call<'_>, tag: &HeaderValue) -> bool {
-    let mut tags = call.headers.all("if-none-match").flat_map(|tags| tags.split(|byte| *byte == b','));
+    let mut tags =
+        call.headers.all("if-none-match").flat_map(|tags| tags.split(|byte| *byte == b','));
     tags.any(|known| {
         let known = known.trim_ascii();
         known.strip_prefix(b"W/").unwrap_or(known) == tag.as_bytes()
@@ -135,7 +137,8 @@ fn has(call: &Call<'_>, tag: &HeaderValue) -> bool {
 
 /// Whether `Accept-Encoding` names gzip, and not with the quality 0.
 fn accepts_gzip(call: &Call<'_>) -> bool {
-    let mut codings = call.headers.all("accept-encoding").flat_map(|all| all.split(|byte| *byte == b','));
+    let mut codings =
+        call.headers.all("accept-encoding").flat_map(|all| all.split(|byte| *byte == b','));
     codings.any(|coding| {
         let mut parts = coding.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
         let gzip = parts.next().is_some_and(|name| name.eq_ignore_ascii_case(b"gzip"));
@@ -247,8 +250,22 @@ mod tests {
     #[test]
     fn nothing_is_inline_and_no_text_becomes_markup_or_code() {
         let words = [
-            "<style", "style=", "onclick=", "javascript:", "innerHTML", "outerHTML", "insertAdjacentHTML", "dangerously", "document.write",
-            "eval(", "new Function", "localStorage", "sessionStorage", "document.cookie", "http://", "https://",
+            "<style",
+            "style=",
+            "onclick=",
+            "javascript:",
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "dangerously",
+            "document.write",
+            "eval(",
+            "new Function",
+            "localStorage",
+            "sessionStorage",
+            "document.cookie",
+            "http://",
+            "https://",
         ];
         for (name, text) in own().filter(|(name, _)| *name != "icon.svg") {
             for word in words {
@@ -308,7 +325,14 @@ mod tests {
 
     #[test]
     fn only_the_files_are_served_and_only_for_reading() {
-        for path in ["/dashboard/x", "/dashboard/../x", "/dashboard//", "/dashboard/vendor/", "/", "/admin/v1/status"] {
+        for path in [
+            "/dashboard/x",
+            "/dashboard/../x",
+            "/dashboard//",
+            "/dashboard/vendor/",
+            "/",
+            "/admin/v1/status",
+        ] {
             assert!(asked("GET", path, &[]).is_none(), "{path}");
         }
         assert!(asked("POST", PAGE, &[]).is_none());

@@ -27,7 +27,9 @@ fn the_page_needs_no_token_and_allows_only_its_own_files() {
     assert_eq!(again.field("content-length"), None);
     let head = request(server.admin, "HEAD", "/dashboard/main.js", &[], "");
     assert_eq!((head.status, head.body.as_str()), (200, ""));
-    for (method, path) in [("POST", "/dashboard/"), ("GET", "/dashboard/x"), ("GET", "/dashboard/../admin/v1/status")] {
+    for (method, path) in
+        [("POST", "/dashboard/"), ("GET", "/dashboard/x"), ("GET", "/dashboard/../admin/v1/status")]
+    {
         assert_eq!(request(server.admin, method, path, &[], "").status, 401, "{method} {path}");
     }
     server.is_sound();
@@ -45,7 +47,11 @@ fn other_pages_can_link_to_the_page_and_do_nothing_else_with_it() {
         vec![cross, ("sec-fetch-mode", "no-cors")],
         vec![("sec-fetch-mode", "navigate"), ("origin", "http://evil.example")],
     ] {
-        assert_eq!(request(server.admin, "GET", "/dashboard/", &fields, "").status, 403, "{fields:?}");
+        assert_eq!(
+            request(server.admin, "GET", "/dashboard/", &fields, "").status,
+            403,
+            "{fields:?}"
+        );
     }
     assert_eq!(request(server.admin, "GET", "/live", &follow, "").status, 403);
 }

@@ -89,7 +89,8 @@ impl PlaygroundBody {
         let step = self.step();
         let starts = (0_u64..).map(|number| number.saturating_mul(step));
         let arrivals = starts.zip(&self.requests).flat_map(|(start, count)| {
-            let part = move |number: u64| number.saturating_mul(step).checked_div(*count).unwrap_or(0);
+            let part =
+                move |number: u64| number.saturating_mul(step).checked_div(*count).unwrap_or(0);
             (0..*count).map(move |number| start.saturating_add(part(number)))
         });
         arrivals.collect()
