@@ -159,11 +159,12 @@ test-watching: ## Test the dashboard and the alerts with Prometheus: queries hav
 	@command -v prometheus >/dev/null && command -v promtool >/dev/null || $(MAKE) --no-print-directory prometheus
 	$(CARGO) test $(TESTED) --test prometheus -- --nocapture
 
-# The pictures of docs/dashboard.md are written with PICTURES=docs/pictures.
+# PICTURES=docs/pictures also writes the pictures of docs/dashboard.md again.
 test-browser: $(PLAYWRIGHT) ## Test the dashboard in a real browser: pages, actions, accessibility, hostile names, memory, cost (10 minutes)
 	@command -v chromium >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends chromium; }
 	$(CARGO) build --profile first -p tidegate-server
 	TIDEGATE="$${CARGO_TARGET_DIR:-target}/first/tidegate" node --test --test-concurrency=1 --test-reporter=spec lab/browser/*.test.mjs
+	$(if $(PICTURES),TIDEGATE="$${CARGO_TARGET_DIR:-target}/first/tidegate" node lab/browser/pictures.mjs $(PICTURES))
 
 # Coverage counters that guide the fuzzer. These flags work with the stable compiler.
 SANCOV := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \

@@ -39,7 +39,6 @@ for (const [scheme, width] of [["light", 1360], ["dark", 1360], ["light", 320]])
       await fill(board, page);
       assert.deepEqual(await board.axe(), [], `${page}: axe`);
       assert.equal(await board.page.evaluate(() => document.documentElement.scrollWidth), width, `${page}: wider than the window`);
-      if (process.env.PICTURES && width > 320) await board.page.screenshot({ path: `${process.env.PICTURES}/dashboard-${page}-${scheme}.png` });
     }
     assert.deepEqual(await board.faults(), []);
     await board.close();

@@ -116,7 +116,6 @@ export class Dashboard {
       globalThis.violations = [];
       addEventListener("securitypolicyviolation", (event) => globalThis.violations.push(`${event.violatedDirective} ${event.sourceFile}:${event.lineNumber}`));
     });
-    if (process.env.FAKE) await (await import(process.env.FAKE)).apply(board.page, server); // TEMPORARY
     if (first) await first(board.page);
     await board.page.goto(`${server.admin}/dashboard/#token=${token}`);
     await board.page.waitForSelector("nav");

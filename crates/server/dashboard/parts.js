@@ -138,6 +138,14 @@ export function useLoad(load, inputs = []) {
   return { ...state, reload };
 }
 
+/** Calls again and again while the page is visible. */
+export function useEvery(ms, act, inputs = []) {
+  useEffect(() => {
+    const timer = setInterval(() => { if (!document.hidden) act(); }, ms);
+    return () => clearInterval(timer);
+  }, inputs);
+}
+
 /** Saves text as a file. */
 export function save(name, type, text) {
   const address = URL.createObjectURL(new Blob([text], { type }));

@@ -5,11 +5,14 @@
 import { post, put } from "../api.js";
 import { ago, attributesOf, count, duration, keyText, moment } from "../format.js";
 import { live, useLive } from "../live.js";
-import { Alert, Bar, Expiry, Field, Hidden, Key, KeyButton, Name, Outcome, Panel, Reason, Table, terms, useAction, useLoad } from "../parts.js";
+import { Alert, Bar, Expiry, Field, Hidden, Key, KeyButton, Name, Outcome, Panel, Reason, Table, terms, useAction, useEvery, useLoad } from "../parts.js";
 import { html, useState } from "../vendor/preact.js";
+
+const AGAIN_MS = 5_000;
 
 export function Person({ mayChange, open, person, look }) {
   const { data, failure, reload } = useLoad(() => (person ? post("/admin/v1/who", { attributes: person.attributes }) : null), [person]);
+  useEvery(AGAIN_MS, () => { if (person) reload(); }, [person]);
   return html`
     <${Lookup} person=${person} look=${look} />
     <${Alert}>${failure}<//>

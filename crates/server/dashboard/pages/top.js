@@ -2,8 +2,8 @@
 
 import { get } from "../api.js";
 import { count, csv, duration, keyText, moment } from "../format.js";
-import { Alert, Bar, Choice, Hidden, KeyButton, Name, Panel, save, Table, useLoad } from "../parts.js";
-import { html, useEffect, useState } from "../vendor/preact.js";
+import { Alert, Bar, Choice, Hidden, KeyButton, Name, Panel, save, Table, useEvery, useLoad } from "../parts.js";
+import { html, useState } from "../vendor/preact.js";
 
 const BY = [["denied", "Refused"], ["used", "Used"], ["would_deny", "Would refuse"]];
 const AGAIN_MS = 10_000;
@@ -11,10 +11,7 @@ const AGAIN_MS = 10_000;
 /** Reads the top keys again and again while the page is visible. */
 export function useTop(by, last) {
   const top = useLoad(() => get(`/admin/v1/top?by=${by}&last=${last}`), [by, last]);
-  useEffect(() => {
-    const timer = setInterval(() => { if (!document.hidden) top.reload(); }, AGAIN_MS);
-    return () => clearInterval(timer);
-  }, [by, last]);
+  useEvery(AGAIN_MS, top.reload, [by, last]);
   return top;
 }
 
