@@ -8,7 +8,7 @@
 //! It finds the server and the token by itself if both are on this machine. A command that changes something shows what it would do,
 //! and asks.
 
-mod access;
+pub(super) mod access;
 mod call;
 mod changes;
 mod consent;

@@ -6,7 +6,7 @@
 use crate::net::tls;
 use bytes::Bytes;
 use http::uri::Authority;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
+use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
@@ -49,7 +49,6 @@ pub(crate) struct ApiRequest {
 #[derive(Debug)]
 pub(crate) struct ApiResponse {
     pub(crate) status: StatusCode,
-    pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
 }
 
@@ -188,10 +187,10 @@ impl ApiClient {
         // Runs until the answer has arrived; how the connection ends after that does not matter.
         tokio::spawn(connection);
         let response = sender.send_request(request).await.map_err(failed)?;
-        let (head, body) = response.into_parts();
-        let body = Limited::new(body, MOST_BYTES).collect().await;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MOST_BYTES).collect().await;
         let body = body.map_err(|error| self.unanswered(&error.to_string()))?.to_bytes();
-        Ok(ApiResponse { status: head.status, headers: head.headers, body })
+        Ok(ApiResponse { status, body })
     }
 
     /// The error for an answer that says that the request failed: its status, and its `pointer` and `detail` if it has them.

@@ -6,14 +6,14 @@
 //!                                                                                     └─► JSON     --json
 //! ```
 
-mod access;
 mod figures;
 mod screen;
 
+use super::admin::access::AdminAccess;
 use super::table::{self, Column};
 use super::{duration, style};
+use crate::front::admin::AdminRole;
 use crate::top_keys::TopBy;
-use access::AdminAccess;
 use clap::Args;
 use figures::{Figures, TopQuestion};
 use std::io::{self, IsTerminal, Write};
@@ -46,7 +46,7 @@ fn tally(name: &str) -> Result<TopBy, String> {
 }
 
 pub(crate) fn run(options: &TopOptions, out: &mut impl Write) -> io::Result<()> {
-    let session = options.access.connect()?;
+    let session = options.access.connect(AdminRole::Reader)?;
     let asked = TopQuestion { by: options.by, rule: options.rule.clone(), last: options.last };
     if !options.once && !options.json && io::stdout().is_terminal() {
         return screen::run(&session, asked);

@@ -1,6 +1,6 @@
 //! What `tidegate top` shows: the answers of the admin API as rows, and rates from two answers.
 
-use super::access::AdminSession;
+use crate::cli::admin::access::AdminSession;
 use crate::cli::duration;
 use crate::timers;
 use crate::top_keys::TopBy;

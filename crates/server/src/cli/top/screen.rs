@@ -1,7 +1,7 @@
 //! The screen of `tidegate top`: drawn again every two seconds, and after a key.
 
-use super::access::AdminSession;
 use super::figures::{Figures, TopQuestion};
+use crate::cli::admin::access::AdminSession;
 use crate::top_keys::TopBy;
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
