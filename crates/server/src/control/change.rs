@@ -129,10 +129,10 @@ impl Change {
         }
     }
 
-    /// The same change, made by this operator at this time.
-    pub(crate) fn made_by(mut self, who: &str, now_ms: u64) -> Self {
+    /// The same change, made by this operator.
+    pub(crate) fn made_by(mut self, who: &str) -> Self {
         if let Some(note) = self.note_mut() {
-            (note.by, note.since_ms) = (Some(who.to_owned()), Some(now_ms));
+            note.by = Some(who.to_owned());
         }
         self
     }

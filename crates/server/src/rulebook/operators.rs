@@ -19,15 +19,14 @@ impl<S: Backend> Rulebook<S> {
         actor: Actor<'_>,
     ) -> Result<Document, RulebookError> {
         let _turn = self.turn();
-        let now_ms = self.now_ms();
         let change = {
             let state = self.lock();
             let digest = |value: &str| self.secret.digest(value);
             change.can_match(state.policy.identity(), &digest)?;
             let change = change.spelled_as_in(state.control.document(), &state.policy);
-            let in_force = state.control.document().in_force(now_ms);
+            let in_force = state.control.document().in_force(self.now_ms());
             change.fits(&in_force, &state.policy)?;
-            let change = change.made_by(actor.who, now_ms);
+            let change = change.made_by(actor.who);
             if dry {
                 return Ok(in_force.with(&change)?);
             }

@@ -141,6 +141,7 @@ fn note(
     Ok(ChangeNote {
         expires_at_ms: expires_at_ms.map_err(|text| ("/expires", text))?,
         reason: reason(why).map_err(|text| ("/reason", text))?,
+        since_ms: Some(now_ms),
         ..ChangeNote::default()
     })
 }
