@@ -43,6 +43,7 @@ export class Server {
         const said = line.startsWith("{") ? JSON.parse(line) : {};
         if (said.message === "serving") resolve(said);
       });
+      server.process.on("error", reject);
       server.process.on("exit", () => reject(new Error(server.log.join("\n"))));
     });
     const { http: asks, admin } = await place;

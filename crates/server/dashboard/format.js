@@ -72,7 +72,11 @@ export function moment(ms) {
   return at.toDateString() === new Date().toDateString() ? clock(ms) : `${day} ${clock(ms)}`;
 }
 
-export const ago = (ms) => (isNumber(ms) ? `${duration(Math.max(0, Date.now() - ms))} ago` : NONE);
+export function ago(ms) {
+  if (!isNumber(ms)) return NONE;
+  const past = Date.now() - ms;
+  return past < 1_000 ? "now" : `${duration(past)} ago`;
+}
 
 /** The attributes of a key: an object, or a list of pairs. */
 export const pairs = (key) => (Array.isArray(key) ? key : Object.entries(key ?? {}));

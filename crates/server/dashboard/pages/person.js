@@ -124,7 +124,7 @@ function RuleCell({ rule }) {
   const { denied, override } = rule;
   return html`<${Name}>${rule.rule}<//> ${tags.filter(([text]) => text).map(([text, tone]) => html`<span class=${`tag ${tone}`}>${text}</span> `)}
     ${rule.only_when && html`<small class="line quiet">only when <${Name}>${rule.only_when}<//></small>`}
-    ${denied && html`<small class="line quiet">refused ${count(denied.denials)} times since ${moment(denied.first_ms)}, last ${ago(denied.last_ms)}</small>`}
+    ${denied && html`<small class="line quiet">${rule.shadow ? "would have refused" : "refused"} ${count(denied.denials)} times since ${moment(denied.first_ms)}, last ${ago(denied.last_ms)}</small>`}
     ${override && html`<small class="line quiet">override ${limitsText(override.limits)}${override.by ? ` by ${override.by}` : ""}${override.since_ms ? ` since ${moment(override.since_ms)}` : ""}${ends(override)}${override.reason && html`: “<${Name}>${override.reason}<//>”`}</small>`}`;
 }
 
