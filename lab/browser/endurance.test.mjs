@@ -49,9 +49,15 @@ test("the memory of the page is flat over a day", { timeout: 900_000 }, async ()
   const tools = await board.page.context().newCDPSession(board.page);
   const measured = async (readings) => {
     await board.page.waitForFunction((least) => globalThis.readings >= least, readings, { timeout: 600_000, polling: 500 });
-    await tools.send("HeapProfiler.collectGarbage");
-    const [{ usedSize }, { nodes, jsEventListeners }] = [await tools.send("Runtime.getHeapUsage"), await tools.send("Memory.getDOMCounters")];
-    return { kib: Math.round(usedSize / 1_024), nodes, jsEventListeners };
+    // The page goes on reading meanwhile: the least of several is what stays.
+    const least = { kib: Infinity, nodes: Infinity, jsEventListeners: Infinity };
+    for (let turn = 0; turn < 10; turn += 1) {
+      await tools.send("HeapProfiler.collectGarbage");
+      const [{ usedSize }, { nodes, jsEventListeners }] = [await tools.send("Runtime.getHeapUsage"), await tools.send("Memory.getDOMCounters")];
+      const found = { kib: Math.round(usedSize / 1_024), nodes, jsEventListeners };
+      for (const name of Object.keys(least)) least[name] = Math.min(least[name], found[name]);
+    }
+    return least;
   };
   const [hour, half, day] = [await measured(DAY / 24), await measured(DAY / 2), await measured(DAY)];
   console.log(`heap after an hour ${hour.kib} KiB, twelve hours ${half.kib} KiB, a day ${day.kib} KiB; nodes ${hour.nodes}, ${half.nodes}, ${day.nodes}`);
