@@ -59,7 +59,7 @@ use token_bucket::TokenBucket;
 /// moved a state back by a period, the state would have expired for a fast host.
 pub(crate) const TOLERANCE: Span = Span::from_secs(1);
 
-/// The algorithm of a limit, with its options. Each has a chapter in [`crate::algorithm`].
+/// The algorithm of a limit, with its options. Each has a chapter in the module `algorithm` of `tidegate_core`.
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Refill};

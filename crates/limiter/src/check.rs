@@ -20,7 +20,8 @@ use tidegate_policy::Attributes;
 pub struct Check<'c> {
     /// What is known about the request: its user, its address, its path and so on.
     pub attributes: &'c Attributes<'c>,
-    /// How much the request takes from each limit. The default is 1; a cost of 0 takes nothing.
+    /// How much the request takes from each limit. The default is 1; a cost of 0 takes nothing. A cost above what a limit allows at
+    /// a time is always refused.
     pub cost: Cost,
     /// How long the caller can wait for its turn. The default is not to wait.
     pub max_wait: Span,
@@ -49,7 +50,8 @@ impl<'c> Check<'c> {
         }
     }
 
-    /// Sets how much the request takes from each limit.
+    /// Sets how much the request takes from each limit. A cost above what a limit allows at a time, which is the `burst` of a token
+    /// bucket, is always refused.
     #[must_use]
     pub fn cost(self, cost: impl Into<Cost>) -> Self {
         Self { cost: cost.into(), ..self }

@@ -49,10 +49,13 @@
 //! | wait until a request may pass, in the order of arrival | [`Limiter::acquire`], [`Limiter::acquire_blocking`] |
 //! | count only failures, or correct a cost afterwards | [`Limiter::report`], [`Receipt`] |
 //! | limit a key that no rule mentions | [`Limiter::take`], [`Limiter::take_named`] |
-//! | change limits while requests run | [`Limiter::reload`], [`Limiter::change`], [`Limiter::set_override`] |
+//! | change limits while requests run | [`Limiter::reload`], [`Limiter::change`] |
+//! | sell plans with different limits | the attribute `tier` of a request, and `tiers` of the [`Policy`] |
+//! | give one customer other limits | [`Limiter::set_override`], [`Limiter::remove_override`] |
+//! | say why a request was denied | [`Verdict::refusing`], [`LimitReport::summary`], [`Limiter::explain`] |
 //! | raise limits while the load is low | [`Limiter::signal`] |
 //! | protect a busy upstream: priorities, and a number of requests in flight | [`Scheduler`], [`Classes`] |
-//! | read statistics, or explain a decision | [`Limiter::stats`], [`Limiter::explain`] |
+//! | read statistics | [`Limiter::stats`] |
 //! | share the counters between nodes | [`Limiter::new`], `Redis` (feature `redis`), [`Store`] |
 //! | keep the counters when the process restarts | [`Durable`] |
 //! | answer HTTP requests: status 429, `RateLimit` and `Retry-After` fields | the module `http` (feature `http`) |
@@ -68,12 +71,25 @@
 //! | feature | adds | guide |
 //! |---|---|---|
 //! | `http` | verdicts as HTTP status, header fields and problem details; the same fields read by clients | `guide::pacing` |
-//! | `tower` | a `tower::Layer`; implies `http` | `guide::tower` |
+//! | `tower` | a `tower::Layer`; implies `http` | `guide::tower`, `guide::pacing` |
 //! | `redis` | counters in Redis or Valkey, which several nodes share: one server, sentinels or a cluster | `guide::redis` |
 //! | `metrics` | statistics through the facade crate `metrics`, for Prometheus and others | `guide::metrics` |
 //! | `testing` | for tests: a clock that follows tokio's paused time, stores that fail, a conformance suite for stores | `guide::testing` |
 //!
 //! Without any feature there are limits in the memory of this process, the durable store, waiting, priorities, and reloading.
+//!
+//! # Examples of other crates
+//!
+//! Many types here are defined in the three crates below this one, and their examples name those crates. In your program, write
+//! the names on the right. No other dependency is needed.
+//!
+//! | an example says | your program says |
+//! |---|---|
+//! | `use tidegate_core::Span;` | `use tidegate::Span;`, or `use tidegate::core::Span;` |
+//! | `use tidegate_policy::Policy;` | `use tidegate::Policy;`, or `use tidegate::policy::Policy;` |
+//! | `use tidegate_store::Memory;` | `use tidegate::Memory;`, or `use tidegate::store::Memory;` |
+//!
+//! `tidegate::core`, `tidegate::policy` and `tidegate::store` have all types of these crates. The most common ones are also here.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
@@ -93,6 +109,7 @@ mod give_backs;
 pub mod guide;
 #[cfg(feature = "http")]
 pub mod http;
+mod limit_report;
 mod limiter;
 mod live;
 #[cfg(feature = "metrics")]
@@ -113,6 +130,7 @@ mod verdict;
 
 pub use check::Check;
 pub use error::{CheckError, LimiterError, ReportError};
+pub use limit_report::LimitReport;
 pub use limiter::{
     DescribedLimit, Descriptor, DescriptorCall, DescriptorError, DescriptorStatus,
     DescriptorVerdict, Limiter, NamedLimit, NamedTake, PersonLimit, PersonReport, PersonRuleReport,
@@ -125,16 +143,16 @@ pub use scheduler::{
 };
 pub use signals::Elasticity;
 pub use stats::{RuleStats, Stats};
-pub use verdict::{DecidedBy, LimitReport, Verdict};
+pub use verdict::{DecidedBy, Verdict};
 
 pub use tidegate_core::{
     Algorithm, Bound, Cost, Decision, InlineVec, Limit, Need, Now, Outcome, Period, PlanError,
     Retry, Span, Timestamp,
 };
 pub use tidegate_policy::{
-    Allowance, AttributeError, Attributes, ChangeError, Changes, ClassIndex, Classes, ClassesError,
-    Explanation, NumberError, PathError, Policy, PolicyError, PriorityClass, Request, RuleLimit,
-    Unit, VerifiedSource,
+    Allowance, AppliedRule, AttributeError, Attributes, ChangeError, Changes, ClassIndex, Classes,
+    ClassesError, Explanation, NumberError, PathError, Policy, PolicyError, PriorityClass, Request,
+    RuleExplanation, RuleLimit, Unit, VerifiedSource,
 };
 pub use tidegate_store::{
     Clock, Durable, DurableSettings, Memory, Secret, Settled, Store, StoreError,
@@ -158,7 +176,7 @@ pub use tidegate_store as store;
 struct Readme;
 
 /// Compiles and runs the examples of the page about the library as doc tests.
-#[cfg(all(doctest, feature = "tower"))]
+#[cfg(all(doctest, feature = "tower", feature = "redis", feature = "testing"))]
 #[doc = include_str!("../../../docs/library.md")]
 struct LibraryPage;
 

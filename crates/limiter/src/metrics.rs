@@ -1,4 +1,4 @@
-//! The statistics of a limiter as metrics, through the facade crate [`metrics`]. (Feature `metrics`; see the guide
+//! The statistics of a limiter as metrics, through the facade crate [`metrics`](https://docs.rs/metrics). (Feature `metrics`; see the guide
 //! [`metrics`](crate::guide::metrics).)
 //!
 //! ```text

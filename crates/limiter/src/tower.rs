@@ -1,10 +1,12 @@
-//! Middleware that applies rate limits to a [`tower_service::Service`] over HTTP: axum, hyper, tonic. (Feature `tower`.)
+//! Middleware that applies rate limits to a tower [`Service`] over HTTP: axum, hyper, tonic. (Feature `tower`.)
 //!
 //! ```text
 //!   request ──► attributes ──► limiter ──► inner service ──► response + RateLimit fields
 //!                               │                            └─ 401, 403, 422 or 5xx is reported as a failure
 //!                               └─ denied: 429 problem+json, or gRPC RESOURCE_EXHAUSTED
 //! ```
+//!
+//! [`Service`]: https://docs.rs/tower-service/latest/tower_service/trait.Service.html
 //!
 //! [`RateLimitLayer`] wraps a service in the [`RateLimit`] middleware:
 //!
@@ -101,7 +103,8 @@ use tower_layer::Layer;
 /// # }
 /// ```
 ///
-/// [`Layer::layer`]: tower_layer::Layer::layer
+/// [`Layer`]: https://docs.rs/tower-layer/latest/tower_layer/trait.Layer.html
+/// [`Layer::layer`]: https://docs.rs/tower-layer/latest/tower_layer/trait.Layer.html#tymethod.layer
 #[derive(Debug)]
 pub struct RateLimitLayer<S = Memory> {
     limiter: Limiter<S>,
@@ -117,7 +120,7 @@ type RefusalOf = dyn Fn(&Verdict, &Parts) -> Response<Bytes> + Send + Sync;
 #[derive(Clone)]
 struct Settings {
     peer: Arc<PeerOf>,
-    /// Replaces `identity` of the policy.
+    /// Adds to what `identity` of the policy finds, and replaces it.
     attributes: Option<Arc<AttributesOf>>,
     /// `None`: every request is limited, apart from `OPTIONS` requests.
     skip: Option<Arc<SkipOf>>,
@@ -171,8 +174,59 @@ impl<S: Store> RateLimitLayer<S> {
         self.with(|settings| settings.peer = Arc::new(peer))
     }
 
-    /// Sets how the attributes of a request are derived, instead of `identity` of the policy. Useful for services that
-    /// authenticate their users themselves.
+    /// Adds attributes that the service knows, such as the user that it authenticated and the plan that this user pays for
+    /// (`tier`).
+    ///
+    /// The function is called after `identity` of the policy was applied. An attribute that it sets replaces the one of the same
+    /// name. All others stay, so rules by `path`, `method` and `ip` apply as they do without this function. An error of the
+    /// function is answered with 400.
+    ///
+    /// Attributes that the policy reads from tokens or from an auth server (`jwt:sub`, `auth:x-user`) are absent unless the
+    /// function sets them, because the layer does not verify tokens.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tidegate::tower::RateLimitLayer;
+    /// use tidegate::{Attributes, Limiter, Policy};
+    /// # use http::Response;
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    ///
+    /// /// What the authentication of this service leaves in the extensions of a request.
+    /// #[derive(Clone)]
+    /// struct User { name: &'static str, plan: &'static str }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let policy = Policy::parse("
+    /// version: 1
+    /// tiers: { default: free, known: [free, pro] }
+    /// rules:
+    ///   - { name: exports, match: { path: /export }, key: [user|ip], limits: [1/h], tiers: { pro: { scale: 3 } } }
+    /// ")?;
+    /// let layer = RateLimitLayer::new(Limiter::in_memory(policy)?).attributes(|request| {
+    ///     match request.extensions.get::<User>() {
+    ///         Some(user) => Attributes::new().with("user", user.name)?.with("tier", user.plan),
+    ///         None => Ok(Attributes::new()), // without a user, the address counts
+    ///     }
+    /// });
+    /// # let service = layer.layer(service_fn(async |_: Request<String>| {
+    /// #     Ok::<_, std::convert::Infallible>(Response::new("rows".to_owned()))
+    /// # }));
+    /// # let ask = async |user: Option<User>| {
+    /// #     let mut request = Request::builder().uri("/export").body(String::new()).unwrap();
+    /// #     user.map(|user| request.extensions_mut().insert(user));
+    /// #     service.clone().oneshot(request).await.unwrap().status()
+    /// # };
+    /// let alice = User { name: "alice", plan: "pro" };
+    /// for status in [200, 200, 200, 429] {
+    ///     assert_eq!(ask(Some(alice.clone())).await, status); // the function says nothing about the path
+    /// }
+    /// for status in [200, 429] {
+    ///     assert_eq!(ask(None).await, status);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn attributes(
         self,
@@ -212,7 +266,8 @@ impl<S: Store> RateLimitLayer<S> {
         self.with(|settings| settings.skip = Some(Arc::new(skip)))
     }
 
-    /// Sets the cost of each request. The default is 1.
+    /// Sets the cost of each request. The default is 1. A cost above what a limit allows at a time (the `burst` of a token bucket) is
+    /// always refused.
     #[must_use]
     pub fn cost(self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.cost = Arc::new(cost))
@@ -357,22 +412,19 @@ impl Settings {
         limiter: &Limiter<S>,
         parts: &'r Parts,
     ) -> Result<Attributes<'r>, AttributeError> {
-        if let Some(attributes) = &self.attributes {
-            let attributes = attributes(parts)?;
-            limiter.accepts(&attributes)?;
-            return Ok(attributes);
-        }
         let values = |name: &str| -> Vec<&'r [u8]> {
             parts.headers.get_all(name).iter().map(HeaderValue::as_bytes).collect()
         };
         let peer = (self.peer)(&parts.extensions).unwrap_or(IpAddr::from([0, 0, 0, 0]));
         let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
-        limiter.attributes(&Request {
-            peer: Some(peer),
-            method: parts.method.as_str(),
-            target,
-            headers: &values,
-        })
+        let method = parts.method.as_str();
+        let request = Request { peer: Some(peer), method, target, headers: &values };
+        let Some(known) = &self.attributes else { return limiter.attributes(&request) };
+        // Only a service verifies tokens, so such attributes are left to its function.
+        let found = limiter.attributes_verified(&request, &|_| None)?;
+        let attributes = found.with_all(known(parts)?);
+        limiter.accepts(&attributes)?;
+        Ok(attributes)
     }
 }
 

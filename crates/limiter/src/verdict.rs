@@ -7,13 +7,12 @@
 //! Only required limits take part. A limit in shadow mode, or of a rule that only flags or deprioritizes, is optional: its
 //! denial marks the verdict and changes nothing else.
 
+use crate::limit_report::LimitReport;
 use crate::live::{Live, LiveGuard};
 use crate::receipt::Receipt;
 use smallvec::SmallVec;
 use std::fmt;
-use tidegate_core::{
-    Bound, Cost, Decision, Headroom, Limit, Need, Outcome, Retry, Span, StateId, Timestamp,
-};
+use tidegate_core::{Bound, Cost, Decision, Need, Outcome, Retry, Span, StateId, Timestamp};
 use tidegate_policy::{
     ClassIndex, Count, OnLimit, PathError, Policy, PriorityClass, Rule, RuleLimit,
 };
@@ -103,42 +102,6 @@ impl From<AnsweredBy> for DecidedBy {
             AnsweredBy::Lease => Self::Lease,
         }
     }
-}
-
-/// The decision of one limit about a request.
-///
-/// ```
-/// use tidegate::{Attributes, Check, Limiter, Policy};
-/// let policy = Policy::parse("{ version: 1, rules: [{ name: api, key: [], limits: [5/h, 9/day] }] }")?;
-/// let limiter = Limiter::in_memory(policy)?;
-/// let request = Attributes::new();
-/// let verdict = limiter.check_now(&Check::new(&request).cost(2))?;
-/// let left: Vec<_> = verdict.limits().map(|l| (l.rule, l.id, l.decision.remaining)).collect();
-/// assert_eq!(left, [("api", "h", 3), ("api", "day", 7)]);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct LimitReport<'v> {
-    /// The index of the rule in the policy.
-    pub number: usize,
-    /// The name of the rule; empty for a limit that the caller named.
-    pub rule: &'v str,
-    /// The name of the limit within the rule, such as `h` for `5/h`.
-    pub id: &'v str,
-    /// The limit itself.
-    pub limit: &'v Limit,
-    /// How much the request asked for.
-    pub cost: Cost,
-    /// What the limit decided, and how much of it remains.
-    pub decision: Decision,
-    /// Whether a denial by this limit denies the request.
-    pub need: Need,
-    /// Whether the rule is in shadow mode: it counts and decides, but never denies the request.
-    pub shadow: bool,
-    /// How much of the headroom of the limit applied.
-    pub bound: Bound,
-    /// The name of the state that the limit counts in: a keyed hash of the key's values, and of the rule and the limit.
-    pub state: StateId,
 }
 
 /// The value of [`Entry::rule`] if the caller named the limit.
@@ -262,8 +225,20 @@ impl Verdict {
         }
     }
 
-    /// How long until a request of this cost could pass: zero if this one passes, `None` if its cost exceeds what a limit
-    /// can ever allow.
+    /// How long until a request of this cost could pass. `Some(Span::ZERO)` if this one passes, and `None` if it never can, because
+    /// its cost exceeds what a limit allows at a time (the `burst` of a token bucket).
+    ///
+    /// ```
+    /// use tidegate::{Attributes, Check, Limiter, Policy, Span};
+    /// let policy = Policy::parse("{ version: 1, rules: [{ name: all, key: [], limits: [{ rate: 9/h, burst: 3 }] }] }")?;
+    /// let limiter = Limiter::in_memory(policy)?;
+    /// let request = Attributes::new();
+    /// let wait = |cost: u64| limiter.check_now(&Check::new(&request).cost(cost)).unwrap().retry_after();
+    /// assert_eq!(wait(3), Some(Span::ZERO)); // passes
+    /// assert!(wait(3).is_some_and(|wait| wait > Span::ZERO)); // refused: the bucket is empty
+    /// assert_eq!(wait(4), None); // can never pass
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub const fn retry_after(&self) -> Option<Span> {
         match self.outcome {
@@ -288,6 +263,7 @@ impl Verdict {
                 shadow: entry.shadow,
                 bound: entry.bound,
                 state: entry.state,
+                written: limit,
             })
         })
     }
@@ -434,41 +410,6 @@ impl fmt::Debug for Verdict {
             .field("policy_version", &self.policy_version())
             .field("limits", &self.limits().collect::<Vec<_>>())
             .finish_non_exhaustive()
-    }
-}
-
-// === impl LimitReport ===
-
-impl LimitReport<'_> {
-    /// How much of the limit is in use, in per cent from 0 to 100. With [`Decision::over`] it is more than 100.
-    ///
-    /// ```
-    /// use tidegate::{Attributes, Check, Limiter, Policy};
-    /// let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [4/h] }] }")?;
-    /// let limiter = Limiter::in_memory(policy)?;
-    /// let verdict = limiter.check_now(&Check::new(&Attributes::new()).cost(3))?;
-    /// assert_eq!(verdict.limits().next().unwrap().used_percent(), 75);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn used_percent(&self) -> u8 {
-        let whole = u128::from(self.limit.capacity());
-        let left = u128::from(self.decision.remaining).min(whole).saturating_mul(100);
-        let left = left.checked_div(whole).and_then(|left| u8::try_from(left).ok());
-        100_u8.saturating_sub(left.unwrap_or(0))
-    }
-
-    /// How much an elastic limit allows at the moment, in per cent of its amount; `None` for other limits.
-    #[must_use]
-    pub fn elastic_percent(&self) -> Option<u16> {
-        let Headroom::Elastic(up_to) = self.limit.headroom() else { return None };
-        let part = match self.bound {
-            Bound::Plain => 0,
-            Bound::Headroom => 100,
-            Bound::Part(part) => part,
-        };
-        let more = u32::from(up_to.saturating_sub(100)).saturating_mul(u32::from(part)) / 100;
-        Some(100_u16.saturating_add(u16::try_from(more).unwrap_or(u16::MAX)))
     }
 }
 

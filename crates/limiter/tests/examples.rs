@@ -149,6 +149,38 @@ impl Project {
     }
 }
 
+/// The page shows the inside of this module: a test as a reader writes it.
+#[cfg(feature = "testing")]
+mod mails {
+    use tidegate::testing::tokio_clock;
+    use tidegate::{Attributes, Check, Limiter, Policy, Span, Timestamp};
+
+    #[tokio::test(start_paused = true)] // while all tasks wait, tokio's time jumps to the next timer
+    async fn ten_mails_are_sent_and_the_eleventh_waits() -> Result<(), Box<dyn std::error::Error>> {
+        let policy = "{ version: 1, rules: [{ name: mails, key: [], limits: [10/min] }] }";
+        let clock = tokio_clock(Timestamp::EPOCH); // the time at which the test begins
+        let limiter = Limiter::in_memory_with(Policy::parse(policy)?, clock.clone())?;
+        let mail = Attributes::new();
+        for _ in 0..11 {
+            let check = Check::new(&mail).waiting(Span::from_secs(60));
+            assert!(limiter.acquire(&check).await?.allowed());
+        }
+        let passed = clock.now().steady.since(Timestamp::EPOCH);
+        assert_eq!(passed, Span::from_secs(6)); // by the clock; the test took no time
+        Ok(())
+    }
+}
+
+#[test]
+fn the_page_shows_the_test_of_mails() {
+    let (_, module) = include_str!("examples.rs").split_once("\nmod mails {\n").unwrap();
+    let (module, _) = module.split_once("\n}\n").unwrap();
+    let lines =
+        module.lines().map(|line| line.strip_prefix("    ").unwrap_or(line).to_owned() + "\n");
+    let page = include_str!("../../../docs/library.md");
+    assert_eq!(block(page, "rust,ignore"), lines.collect::<String>());
+}
+
 /// A new user who follows the page about the library gets, with three commands, a limited endpoint that answers 429 with the headers shown.
 #[test]
 fn the_page_makes_a_limited_endpoint() {

@@ -215,6 +215,56 @@ async fn a_service_can_set_attributes_and_cost_and_read_the_verdict() {
     assert_eq!(send(&app, request("203.0.113.7", Method::POST, "/", &alice)).await.0, 429);
 }
 
+/// The user of a session, as a service knows it.
+fn user_of_session(layer: RateLimitLayer) -> RateLimitLayer {
+    layer.attributes(|parts| match parts.headers.get("x-session") {
+        Some(user) => Attributes::new().with("user", user.to_str().unwrap().to_owned()),
+        None => Ok(Attributes::new()),
+    })
+}
+
+/// The function of `attributes` replaced all attributes, also the path, the method and the address. So a service that set only the
+/// user lost its rules by path, and 20 of 20 requests passed a limit of 2. Now it adds to what `identity` finds.
+#[tokio::test]
+async fn attributes_of_the_service_are_added_to_those_of_the_request() {
+    let (limiter, _) = limiter(
+        "identity: { trusted: [10.0.0.0/8], user: 'header:x-user', tenant: 'header:x-tenant' }
+rules: [{ name: a, match: { path: /200, method: GET }, key: [user, tenant, ip], limits: [2/h] }]",
+    );
+    let app = app(user_of_session(RateLimitLayer::new(limiter)));
+    let passed = async |fields: &[(&str, &str)]| {
+        let mut passed = 0;
+        for n in 0..20 {
+            // The proxy names another user in each request, and the function replaces it if it knows the user.
+            let claimed = format!("user-{n}");
+            let fields = [fields, &[("x-user", &claimed)]].concat();
+            let sent = request("10.0.0.1", Method::GET, "/200", &fields);
+            passed += u32::from(send(&app, sent).await.0 == 200);
+        }
+        passed
+    };
+    let (alice, a) = (("x-session", "alice"), ("x-tenant", "a"));
+    assert_eq!(passed(&[alice, a, ("x-forwarded-for", "203.0.113.7")]).await, 2);
+    assert_eq!(passed(&[alice, a, ("x-forwarded-for", "203.0.113.8")]).await, 2);
+    assert_eq!(passed(&[alice, ("x-tenant", "b"), ("x-forwarded-for", "203.0.113.8")]).await, 2);
+    assert_eq!(passed(&[a, ("x-forwarded-for", "203.0.113.8")]).await, 20); // 20 users
+}
+
+/// The layer refuses a policy whose users come from tokens, because it verifies none. A service that verifies them sets the user.
+#[tokio::test]
+async fn a_service_can_set_the_user_of_a_policy_that_reads_tokens() {
+    let policy = "identity: { user: 'jwt:sub' }
+rules: [{ name: a, match: { path: /200 }, key: [user], limits: [1/h] }]";
+    let alice = [("x-session", "alice")];
+    let by_itself = app(RateLimitLayer::new(limiter(policy).0));
+    let sent = || request("203.0.113.7", Method::GET, "/200", &alice);
+    assert_eq!(send(&by_itself, sent()).await.0, 400);
+    let with_users = app(user_of_session(RateLimitLayer::new(limiter(policy).0)));
+    for status in [200, 429] {
+        assert_eq!(send(&with_users, sent()).await.0, status);
+    }
+}
+
 /// Twenty simultaneous requests under a leaky bucket of 10 per second: all are served, the last after 1.9 s of virtual time.
 #[tokio::test(start_paused = true)]
 #[expect(clippy::disallowed_methods, reason = "the clock of the runtime is paused")]

@@ -87,7 +87,7 @@ impl Secret {
         }
     }
 
-    /// Loads a secret from an existing file that no other user can read, see [`read_private`].
+    /// Loads a secret from an existing file that no other user can read, see `read_private`.
     ///
     /// ```
     /// assert!(tidegate_store::Secret::load("/nowhere".as_ref()).is_err());

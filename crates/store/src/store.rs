@@ -10,7 +10,7 @@ use tidegate_core::{
 
 /// Keeps states and decides takes. Every store guarantees:
 ///
-/// 1. **All or none.** The takes of a plan are decided at one instant, by [`Plan::take`]: if the plan passes, all takes that fit are
+/// 1. **All or none.** The takes of a plan are decided at one instant, by `Plan::take` of `tidegate_core`: if the plan passes, all takes that fit are
 ///    counted, otherwise none. (Refused costs that are charged are counted in both cases.) Other callers see all of it or
 ///    nothing. Plans of one call are independent and are decided in order.
 /// 2. **Exact.** The answers are as if all calls had come one after another. Never more than the limit passes, and never less

@@ -1,4 +1,5 @@
-//! Pacing: call other services without exceeding their limits. (Feature `http`; the example also uses `testing`.)
+//! Pacing: call other services without exceeding their limits. (Feature `http`, which `tower` implies. The example also uses
+//! `testing`, so that it takes no time.)
 //!
 //! A client that is denied has wasted a call. Four things prevent that, in this order:
 //!
@@ -16,7 +17,8 @@
 //!    so on (exponential backoff with full jitter). Random, so that clients that failed together do not return together. Retries
 //!    have a limit of their own, a *retry budget*, so that an outage is not answered with twice the load.
 //!
-//! ```
+#![cfg_attr(feature = "testing", doc = "```")]
+#![cfg_attr(not(feature = "testing"), doc = "```ignore")]
 //! use http::{Response, StatusCode, header};
 //! use std::collections::HashMap;
 //! use std::error::Error;

@@ -5,7 +5,7 @@
 //!
 //! ```toml
 //! [dependencies]
-//! tidegate = { version = "0.1", features = ["redis"] }
+//! tidegate = { path = "../tidegate/crates/limiter", features = ["redis"] } # a clone of the repository
 //! ```
 //!
 //! This is `examples/shared.rs`. The tests run it with a real Redis server, and not on this page (`no_run`), because the
@@ -36,6 +36,28 @@
 //!
 //! [`Redis::open`] starts even if Redis is unreachable; [`Redis::connect`] returns an error instead.
 //!
+//! # How many nodes there are
+//!
+//! With `local`, a node counts under its share of the limit while Redis does not answer: the limit divided by the number of nodes,
+//! rounded down, at least 1. The nodes count each other through Redis. A program has no data directory, so a new process does not
+//! know the number if Redis is unreachable at its start. Then it assumes 8 nodes: a rule of `10/s` gives it 1 per second.
+//!
+//! - Set [`RedisSettings::nodes`] if you know the number, and start all nodes with the same one.
+//! - Or keep the number yourself: save `limiter.store().known_nodes()` in a file from time to time (a method of the trait
+//!   `tidegate::store::StoreHealth`), and put what the file says into [`RedisSettings::known_nodes`] at the next start.
+//! - Set [`RedisSettings::node_id`] to a number that belongs to this node and is the same after a restart. Otherwise a process that
+//!   crashed and was started again is counted twice for 30 seconds.
+//!
+//! ```
+//! use tidegate::{RedisSettings, Span};
+//! let settings = RedisSettings {
+//!     nodes: Some(3),
+//!     timeout: Span::from_millis(20), // how long a decision may take; the default is 50 ms
+//!     ..RedisSettings::new("redis://127.0.0.1/")
+//! };
+//! # assert_eq!(settings.known_nodes, None);
+//! ```
+//!
 //! # In tests
 //!
 //! Use a limiter in memory, with the same policy: the algorithms decide alike in every store. The guide for tests shows how to
@@ -44,6 +66,9 @@
 //! [`Limiter`]: crate::Limiter
 //! [`Redis::connect`]: crate::Redis::connect
 //! [`Redis::open`]: crate::Redis::open
+//! [`RedisSettings::known_nodes`]: crate::RedisSettings::known_nodes
+//! [`RedisSettings::node_id`]: crate::RedisSettings::node_id
+//! [`RedisSettings::nodes`]: crate::RedisSettings::nodes
 //! [`RedisSettings::timeout`]: crate::RedisSettings::timeout
 //! [`Secret`]: crate::Secret
 //! [`Secret::load_or_create`]: crate::Secret::load_or_create

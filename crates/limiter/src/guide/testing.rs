@@ -2,7 +2,7 @@
 //!
 //! ```toml
 //! [dev-dependencies]
-//! tidegate = { version = "0.1", features = ["testing"] }
+//! tidegate = { path = "../tidegate/crates/limiter", features = ["testing"] } # a clone of the repository
 //! tokio = { version = "1", features = ["macros", "rt", "test-util"] }
 //! ```
 //!

@@ -1,6 +1,7 @@
 //! Writes a verdict as header fields: `RateLimit`, `RateLimit-Policy`, `Retry-After` and the older `X-RateLimit-*`.
 
-use crate::verdict::{CALLER_RULE, LimitReport, Verdict};
+use crate::limit_report::LimitReport;
+use crate::verdict::{CALLER_RULE, Verdict};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use std::borrow::Cow;
 use std::cell::RefCell;

@@ -59,6 +59,8 @@ impl<S: Store> Limiter<S> {
 
     /// Changes overrides, tiers, or whether rules are enabled or in shadow mode, and returns the new version.
     ///
+    /// The changes are in the memory of this limiter. They stay when the policy is reloaded, and are over when the process ends.
+    ///
     /// Several changes in one closure take effect together. If the closure fails, none does.
     ///
     /// ```
@@ -87,6 +89,9 @@ impl<S: Store> Limiter<S> {
     /// Gives the requests that match `who` their own limits under a rule. Returns the new version.
     ///
     /// A limit that says only its rate counts like the limit of the rule that it replaces, so what was counted still counts.
+    ///
+    /// Like all changes at run time, it is in the memory of this limiter: it is over when the process ends, and other nodes do not
+    /// have it. Keep it where your program keeps its customers, and set it again at the start.
     ///
     /// ```
     /// use tidegate::{Allowance, Attributes, Check, Limiter, Policy};

@@ -157,6 +157,30 @@ impl<'a> Attributes<'a> {
         Ok(())
     }
 
+    /// Adds all attributes of `others`. They replace attributes of the same name.
+    ///
+    /// ```
+    /// use tidegate_policy::Attributes;
+    /// let request = Attributes::new().with("path", "/urls")?.with("user", "from a header field")?;
+    /// let known = Attributes::new().with("user", "alice")?.with("tier", "pro")?;
+    /// let request = request.with_all(known);
+    /// let all: Vec<_> = request.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    /// assert_eq!(all, ["path=/urls", "user=alice", "tier=pro"]);
+    /// # Ok::<(), tidegate_policy::AttributeError>(())
+    /// ```
+    #[must_use]
+    pub fn with_all(mut self, others: Self) -> Self {
+        self.method = others.method.or(self.method);
+        self.address = others.address.or(self.address);
+        if others.path.is_some() || others.unreadable.is_some() {
+            (self.path, self.unreadable) = (others.path, others.unreadable);
+        }
+        for (name, value) in others.named {
+            self.replace(name, value);
+        }
+        self
+    }
+
     /// Sets an attribute to a value that a client of the caller sent. An unreadable path is not an error here, because some
     /// callers let a request pass on errors. It is remembered instead, and the limiter denies the request.
     ///
@@ -427,6 +451,32 @@ mod tests {
             assert_eq!(Attributes::of(method, target), parts, "{method} {target}");
         }
         assert!(Attributes::of("GET", "no-slash").is_err());
+    }
+
+    /// The built-in attributes have fields of their own, so each of them could be forgotten, and an unreadable path could hide
+    /// behind a readable one.
+    #[test]
+    fn attributes_that_are_added_replace_those_of_the_same_name_and_no_others() {
+        let of = |all: &[(&'static str, &'static str)]| {
+            let set = |request: Attributes<'static>, (name, value): &(_, _)| {
+                request.with(*name, *value).unwrap()
+            };
+            all.iter().fold(Attributes::new(), set)
+        };
+        let first = [("ip", "192.0.2.1"), ("method", "GET"), ("path", "/a"), ("user", "alice")];
+        let second = [("ip", "192.0.2.2"), ("method", "PUT"), ("path", "/b"), ("user", "bob")];
+        assert_eq!(of(&first).with_all(of(&second)), of(&second));
+        assert_eq!(of(&first).with_all(Attributes::new()), of(&first));
+        for (n, one) in second.iter().enumerate() {
+            let mut expected = first;
+            expected[n] = *one;
+            assert_eq!(of(&first).with_all(of(&[*one])), of(&expected));
+        }
+        let mut unreadable = Attributes::new();
+        unreadable.set_from_client("path", "/a%2541").unwrap();
+        let both = of(&first).with_all(unreadable);
+        assert!(both.unreadable().is_some() && both.get("path").is_none());
+        assert_eq!(both.with_all(of(&second)).unreadable(), None);
     }
 
     #[test]

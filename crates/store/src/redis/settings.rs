@@ -29,11 +29,15 @@ pub struct RedisSettings {
     /// Which clock decides.
     pub clock: RedisClock,
     /// How many nodes count in the store. `None`: the nodes count each other through the store.
+    ///
+    /// Set it if you know it. While the store is unreachable, each node counts under its share of a limit, and a node that could
+    /// neither count the others nor knows their number from [`RedisSettings::known_nodes`] assumes 8.
     pub nodes: Option<u32>,
     /// The identity of this node, the same after a restart, so that a restarted node is not counted twice. No two nodes of a store may
     /// have the same. `None`: a random one.
     pub node_id: Option<u64>,
-    /// The last known number of nodes, for a start while the store is unreachable.
+    /// The number of nodes when this node last ran, for a start while the store is unreachable. Only programs that keep it in a
+    /// file know it; see `StoreHealth::known_nodes`.
     pub known_nodes: Option<u32>,
     /// Whether the node keeps a denial cache: it answers repeated refusals itself for half a second.
     pub remember_refusals: bool,
