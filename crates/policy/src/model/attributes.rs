@@ -458,10 +458,11 @@ mod tests {
     #[test]
     fn attributes_that_are_added_replace_those_of_the_same_name_and_no_others() {
         let of = |all: &[(&'static str, &'static str)]| {
-            let set = |request: Attributes<'static>, (name, value): &(_, _)| {
-                request.with(*name, *value).unwrap()
-            };
-            all.iter().fold(Attributes::new(), set)
+            let mut request = Attributes::new();
+            for (name, value) in all {
+                request.set(*name, *value).unwrap();
+            }
+            request
         };
         let first = [("ip", "192.0.2.1"), ("method", "GET"), ("path", "/a"), ("user", "alice")];
         let second = [("ip", "192.0.2.2"), ("method", "PUT"), ("path", "/b"), ("user", "bob")];
