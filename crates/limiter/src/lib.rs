@@ -147,7 +147,7 @@ pub use verdict::{DecidedBy, Verdict};
 
 pub use tidegate_core::{
     Algorithm, Bound, Cost, Decision, InlineVec, Limit, Need, Now, Outcome, Period, PlanError,
-    Retry, Span, Timestamp,
+    Retry, Span, StateId, Timestamp,
 };
 pub use tidegate_policy::{
     Allowance, AppliedRule, AttributeError, Attributes, ChangeError, Changes, ClassIndex, Classes,
