@@ -282,7 +282,7 @@ mod tests {
             let folder = Path::new(name).parent().unwrap();
             for import in text.lines().filter_map(|line| line.split(" from \"").nth(1)) {
                 let target = folder.join(import.trim_end_matches("\";"));
-                let target = target.to_str().unwrap().replace("./", "").replace("pages/../", "");
+                let target = target.to_str().unwrap().replace("pages/../", "").replace("./", "");
                 assert!(FILES.iter().any(|(name, ..)| *name == target), "{name} imports {target}");
             }
         }
