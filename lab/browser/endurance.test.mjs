@@ -61,7 +61,8 @@ test("the memory of the page is flat over a day", { timeout: 900_000 }, async ()
   };
   const [hour, half, day] = [await measured(DAY / 24), await measured(DAY / 2), await measured(DAY)];
   console.log(`heap after an hour ${hour.kib} KiB, twelve hours ${half.kib} KiB, a day ${day.kib} KiB; nodes ${hour.nodes}, ${half.nodes}, ${day.nodes}`);
-  assert.ok(day.kib < half.kib * 1.05 + 256, "the heap grows");
+  // What is not collected yet varies by half a megabyte; a leak of 100 bytes for each reading would be four.
+  assert.ok(day.kib < Math.max(hour.kib, half.kib) * 1.1 + 512, "the heap grows");
   assert.ok(day.nodes < half.nodes * 1.1 + 100 && day.jsEventListeners < half.jsEventListeners * 1.1 + 50, "elements or listeners grow");
   assert.deepEqual(await board.faults(), []);
   await board.close();
