@@ -198,8 +198,6 @@ impl Settings {
         let mut reader = Reader { given: &given, problems };
         let data_dir = PathBuf::from(reader.text("data_dir"));
         let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
-        let secret_file =
-            path(reader.text("secret_file")).unwrap_or_else(|| data_dir.join("secret"));
         let of_http = ["header_timeout", "body_timeout"];
         let [http, grpc] = ["http", "grpc"].map(|name| reader.listen(name, of_http));
         let resp = reader.listen("resp", ["command_timeout", "write_timeout"]);
@@ -211,7 +209,7 @@ impl Settings {
             store: reader.hidden("store", value::store).unwrap_or(StoreUrl::Memory),
             file: reader.file(),
             redis: reader.redis(),
-            secret_file,
+            secret_file: path(reader.text("secret_file")).unwrap_or(data_dir.join("secret")),
             secret: None,
             workers: reader.check("workers", value::workers).unwrap_or(1),
             memory_budget: reader.check("memory.budget", value::bytes).unwrap_or(0),

@@ -31,6 +31,7 @@ mod connection;
 mod context;
 mod debt_ledger;
 mod denial_cache;
+mod documents;
 mod foreign_data;
 mod keeper;
 mod lanes;
@@ -71,9 +72,7 @@ use crate::error::StoreError;
 use crate::key::Secret;
 use crate::leases::LeaseTable;
 use crate::reports::{LeaseReport, NodeReport, StoreReport};
-use crate::store::{
-    Answer, Charged, Part, Settled, Settlement, SharedDocument, Store, StoreHealth,
-};
+use crate::store::{Answer, Charged, Part, Settled, Settlement, Store, StoreHealth};
 use debt_ledger::{DebtCharger, DebtLedger};
 use denial_cache::DenialCache;
 use foreign_data::ForeignData;
@@ -87,7 +86,6 @@ use shape_registry::ShapeRegistry;
 pub(crate) use shape_registry::share_a_tag;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 use stored_state::StoredState;
 use tidegate_core::{Ask, Cost, Decision, Limit, Plan, Span, StateId, Take, Timestamp};
 use tokio::sync::{Notify, Semaphore};
@@ -476,31 +474,6 @@ impl StoreHealth for Redis {
 
     fn leases(&self) -> Vec<LeaseReport> {
         self.leases.report()
-    }
-}
-
-impl SharedDocument for Redis {
-    const SHARED: bool = true;
-
-    async fn document(&self, known: u64) -> Result<Option<(u64, Vec<u8>)>, StoreError> {
-        shared_document::read(&self.router, || self.deadline(), known).await
-    }
-
-    async fn replace_document(
-        &self,
-        versions: (u64, u64),
-        text: &[u8],
-    ) -> Result<bool, StoreError> {
-        shared_document::replace(&self.router, self.deadline(), versions, text).await
-    }
-
-    async fn publish(&self, text: &[u8], keep: Duration) -> Result<(), StoreError> {
-        let name = self.nodes.name();
-        publications::publish(&self.router, self.deadline(), &name, (text, keep)).await
-    }
-
-    async fn publications(&self) -> Result<Vec<Vec<u8>>, StoreError> {
-        publications::read(&self.router, || self.deadline(), &self.nodes.name()).await
     }
 }
 

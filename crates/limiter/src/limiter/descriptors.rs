@@ -11,6 +11,7 @@
 //! entries. There a name may occur twice, descriptors can replace each other, and those in `quota_mode` deny only if all of
 //! them do. In both cases a descriptor may carry a limit of its own, and may give back instead of taking.
 
+mod call;
 mod call_takes;
 mod matching;
 
@@ -22,6 +23,7 @@ use crate::error::CheckError;
 use crate::limit_report::LimitReport;
 use crate::live::Live;
 use crate::verdict::{CALLER_RULE, DecidedBy, Entry, QueuePlace, Verdict, worse};
+pub use call::{Descriptor, DescriptorCall};
 use call_takes::CallTakes;
 use matching::{DescriptorMatch, attributes, carried_limits, match_descriptors};
 use serde_json::{Map, Value};
@@ -30,35 +32,6 @@ use std::borrow::Cow;
 use tidegate_core::{Cost, Need, Outcome, Period, RejectedCost, Retry, Span, Take};
 use tidegate_policy::{AttributeError, Attributes, DescriptorRule, Met, RuleLimit, Unit};
 use tidegate_store::{LimitName, Store};
-
-/// One rate limit call of Envoy: a domain, descriptors, and a cost. See [`Limiter::check_descriptors`].
-#[derive(Clone, Copy, Debug)]
-pub struct DescriptorCall<'c, 'd> {
-    /// The domain, which selects the rule file. Under a policy, it is the attribute `domain`.
-    pub domain: &'d str,
-    /// The descriptors, each of which is decided.
-    pub descriptors: &'c [Descriptor<'d>],
-    /// The cost (`hits_addend`) of descriptors without a cost of their own; 0 means 1.
-    pub hits: u32,
-    /// How long the caller waits for the answer; see [`Check::timeout`](crate::Check::timeout).
-    pub timeout: Option<Span>,
-    /// How long the caller can wait for its turn, under limits that delay.
-    pub max_wait: Span,
-}
-
-/// One descriptor of a call.
-#[derive(Clone, Debug, Default)]
-pub struct Descriptor<'d> {
-    /// The entries, as names and values, in order.
-    pub entries: SmallVec<[(&'d str, Cow<'d, str>); 4]>,
-    /// A limit to use instead of those of the rules: an amount per unit.
-    pub limit: Option<(u32, Unit)>,
-    /// The cost of this descriptor, instead of that of the call. 0 charges nothing, and is denied only if the limit is
-    /// already exceeded.
-    pub hits: Option<u64>,
-    /// Whether the cost is given back instead of taken (a negative `hits_addend`), at most as much as was taken.
-    pub gives_back: bool,
-}
 
 /// The answer to a call; see [`Limiter::check_descriptors`].
 #[derive(Debug)]

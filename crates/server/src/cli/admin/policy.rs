@@ -17,11 +17,11 @@ use tidegate_policy::printable;
 #[derive(Args)]
 pub(super) struct PolicyCommandOptions {
     #[command(subcommand)]
-    command: Option<PolicyCommand>,
+    command: Option<LivePolicyCommand>,
 }
 
 #[derive(Subcommand)]
-enum PolicyCommand {
+enum LivePolicyCommand {
     /// Prints the policy in force, which is also the default.
     Show,
     /// Shows what a policy file would change, and its warnings.
@@ -53,17 +53,17 @@ pub(super) fn run(
     out: &mut impl Write,
 ) -> io::Result<ExitCode> {
     let operator = || access.connect(AdminRole::Operator);
-    match options.command.as_ref().unwrap_or(&PolicyCommand::Show) {
-        PolicyCommand::Show => show(&access.connect(AdminRole::Reader)?, json, out),
-        PolicyCommand::Diff { file } => {
+    match options.command.as_ref().unwrap_or(&LivePolicyCommand::Show) {
+        LivePolicyCommand::Show => show(&access.connect(AdminRole::Reader)?, json, out),
+        LivePolicyCommand::Diff { file } => {
             let answer = upload(&operator()?, file, "?dry_run=true")?;
             print(&answer, json, out)?;
             Ok(ExitCode::SUCCESS)
         }
-        PolicyCommand::Put { file, force, flags } => {
+        LivePolicyCommand::Put { file, force, flags } => {
             put(&operator()?, (file, *force), flags, json, out)
         }
-        PolicyCommand::Withdraw { flags } => withdraw(&operator()?, flags, json, out),
+        LivePolicyCommand::Withdraw { flags } => withdraw(&operator()?, flags, json, out),
     }
 }
 
