@@ -84,7 +84,7 @@ struct DashboardFile {
 
 /// Compressed once, when the first browser asks.
 static SENT: LazyLock<Vec<DashboardFile>> =
-    LazyLock::new(|| FILES.iter().map(|file| DashboardFile::of(file)).collect());
+    LazyLock::new(|| FILES.iter().map(DashboardFile::of).collect());
 
 /// Whether this module answers the request: without a token.
 pub(crate) fn serves(call: &Call<'_>) -> bool {
