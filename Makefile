@@ -140,7 +140,7 @@ mutants: ## Mutation tests: put known bugs into a copy of the core; the tests mu
 mutants-cluster: ## Mutation tests of the store and the limiter; the simulator must find each bug (20 minutes)
 	$(CARGO) run --quiet -p tidegate-lab -- mutants --cluster
 
-mutants-leases: ## Mutation tests of leases; the simulator or a directed test must find each bug
+mutants-leases: ## Mutation tests of leases; the simulator or a directed test must find each bug (45 minutes)
 	$(CARGO) run --quiet -p tidegate-lab -- mutants --leases
 
 faults: ## Break the store under load, one fault after another (10 minutes, on an otherwise idle machine)
