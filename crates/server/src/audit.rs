@@ -213,8 +213,8 @@ impl Audit {
         written
     }
 
-    /// Notes that nothing says how many lines the log should have. The first start writes the control file, so somebody
-    /// removed it.
+    /// Reports damage if the log has lines and the control file does not say how many. The first start writes the control file,
+    /// so a person or another program has removed it since.
     pub(crate) fn end_is_unknown(&mut self) {
         let lines = self.head.lines;
         if lines > 0 {

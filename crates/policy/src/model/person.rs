@@ -1,8 +1,8 @@
 //! What a policy says about a person of whom only some attributes are known, such as a user name.
 //!
-//! A request has all attributes, so it is certain which rules apply to it. An operator who asks about a person knows a name or an
-//! address, and neither the method nor the path. So every rule is listed whose *key* is known, with the conditions that are left
-//! open, and every other rule with the attributes that its key lacks.
+//! A request carries all attributes, so the policy can say which rules apply to it. An operator who asks about a person knows only a
+//! name or an address, and neither the method nor the path. So the policy lists every rule whose *key* is known, with the conditions
+//! that are still open, and every other rule with the attributes that are missing for its key.
 
 use crate::model::attributes::Attributes;
 use crate::model::changes::{Changes, ResolvedRule, TierAssignment};
