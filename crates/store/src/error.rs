@@ -73,4 +73,22 @@ impl StoreError {
             | Self::Broken(_) => false,
         }
     }
+
+    /// The error of a call that is not made because of this earlier error: nothing was counted.
+    pub(crate) fn not_sent(&self) -> Self {
+        match self {
+            Self::Unavailable(why) => Self::Unavailable(why.to_string().into()),
+            Self::Refuses(why) => Self::Refuses(why.clone()),
+            Self::Unusable(why) => Self::Unusable(why.clone()),
+            Self::OtherSecret => Self::OtherSecret,
+            Self::Broken(why) => Self::Broken(why.clone()),
+            Self::TimedOut(after) => {
+                Self::Unavailable(format!("it did not answer within {after}").into())
+            }
+            Self::Partly(_) => Self::Unavailable("some of its servers are down".into()),
+            other @ (Self::Overloaded | Self::TooManyLimits | Self::Unsupported { .. }) => {
+                Self::Unavailable(other.to_string().into())
+            }
+        }
+    }
 }

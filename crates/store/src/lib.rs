@@ -54,6 +54,8 @@ mod keyed_hash;
 #[cfg(feature = "redis")]
 mod leases;
 mod limit_serial;
+#[cfg(feature = "memcached")]
+mod memcached;
 mod memory;
 #[cfg(any(loom, shuttle))]
 pub mod models;
@@ -62,6 +64,8 @@ mod plan_vec;
 mod private_file;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(any(feature = "memcached", feature = "redis"))]
+mod remote;
 mod reports;
 mod secret;
 mod settled;
@@ -78,6 +82,8 @@ pub use durable::{
 };
 pub use error::StoreError;
 pub use key::{KeyName, LimitName, Name, Subject};
+#[cfg(feature = "memcached")]
+pub use memcached::{Memcached, MemcachedSettings};
 pub use memory::Memory;
 pub use plain::Plain;
 pub use private_file::read_private;

@@ -24,12 +24,11 @@
 
 mod address;
 mod batches;
-mod breaker;
 mod canary;
 mod command_error;
 mod connection;
 mod context;
-mod debt_ledger;
+mod debts;
 mod denial_cache;
 mod documents;
 mod foreign_data;
@@ -61,7 +60,6 @@ mod shared_document;
 pub(crate) mod simulated;
 mod slots;
 mod stored_state;
-mod timers;
 mod topology;
 mod wire;
 
@@ -71,9 +69,9 @@ pub use settings::{RedisClock, RedisSettings, RedisTls};
 use crate::error::StoreError;
 use crate::key::Secret;
 use crate::leases::LeaseTable;
+use crate::remote::{DebtCharger, DebtLedger, cost_of};
 use crate::reports::{LeaseReport, NodeReport, StoreReport};
 use crate::store::{Answer, Charged, Part, Settled, Settlement, Store, StoreHealth};
-use debt_ledger::{DebtCharger, DebtLedger};
 use denial_cache::DenialCache;
 use foreign_data::ForeignData;
 use futures_util::future::{join_all, try_join_all};
@@ -193,7 +191,9 @@ impl Redis {
             test_time: Arc::new(AtomicU64::new(u64::MAX)),
             long_path_only: Arc::default(),
         };
-        store.charger = Some(Arc::new(DebtCharger::start(&store)));
+        let for_charger = store.for_task();
+        let charger = DebtCharger::start(store.router.restarts(), move || for_charger.for_task());
+        store.charger = Some(Arc::new(charger));
         store.lease_keeper = Some(Arc::new(LeaseKeeper::start(&store)));
         Ok(store)
     }
@@ -387,7 +387,7 @@ impl Store for Redis {
 
     fn owe_less(&self, parts: &[Part<'_>]) {
         for part in parts {
-            let cost = debt_ledger::cost_of(part.limit, &part.receipt);
+            let cost = cost_of(part.limit, &part.receipt);
             self.debts.cancel(part.state, cost, self.router.now());
         }
     }

@@ -29,7 +29,7 @@ pub struct Gauges {
 /// ```
 /// use tidegate_store::{LinkReport, StoreReport};
 /// let link = LinkReport { name: "10.0.0.1:6379".to_owned(), asked: false };
-/// let report = StoreReport { links: vec![link], errors: vec![("timed_out", 3)], restarts: 0 };
+/// let report = StoreReport { links: vec![link], errors: vec![("timed_out", 3)], ..StoreReport::default() };
 /// assert!(report.links.iter().any(|link| !link.asked)); // a server is unreachable
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub struct StoreReport {
     pub links: Vec<LinkReport>,
     /// How many calls had no answer, by error class.
     pub errors: Vec<(&'static str, u64)>,
+    /// How often a server turned out to have lost counters, by reason. For stores that do not keep them.
+    pub losses: Vec<(&'static str, u64)>,
     /// How often a background task of the store was restarted.
     pub restarts: u64,
 }

@@ -24,7 +24,7 @@ use super::lanes::{EnteredLane, MAX_WAIT, NextStep, PlanWait, WaitingPlan};
 use super::link_state::LinkCore;
 use super::packed_plan::PackedPlan;
 use super::script::LATE_REPLY_TIMEOUT;
-use super::timers;
+use crate::remote::timers;
 use ::redis::{RedisResult, Value};
 use std::sync::Arc;
 use tidegate_core::Timestamp;

@@ -13,8 +13,8 @@
 
 use super::address::Address;
 use crate::error::StoreError;
+use crate::remote::ErrorClass;
 use ::redis::{ErrorKind, RedisError, ServerErrorKind};
-use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_core::Span;
 
 /// Why a command has no result yet, or will have none.
@@ -32,125 +32,8 @@ pub(super) enum CommandError {
     Failed(ErrorClass, StoreError),
 }
 
-/// Kinds of failures, as operators see them in metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ErrorClass {
-    /// No reply in time.
-    TimedOut,
-    /// No connection, or one that ended.
-    Disconnected,
-    /// Too many calls wait already.
-    Overloaded,
-    /// The cluster or the primary is down, or the slot has no owner.
-    Down,
-    /// The server is loading its data.
-    Loading,
-    /// The server is a replica.
-    ReadOnly,
-    /// The server is out of memory, or cannot write to its disk.
-    Full,
-    /// The server is busy with another script.
-    Busy,
-    /// Authentication failed, or the user may not run a command that the store needs.
-    Refused,
-    /// Too many redirects, or a redirect to an unknown server.
-    Redirected,
-    /// Another program's data, or a reply that is not valid.
-    Wrong,
-    /// Anything else.
-    Other,
-}
-
-/// How often each class occurred.
-#[derive(Debug, Default)]
-pub(super) struct ErrorCounts {
-    // Relaxed: read for metrics only.
-    classes: [AtomicU64; ErrorClass::ALL.len()],
-}
-
 /// Longer error texts of a server are cut.
 const MAX_TEXT: usize = 200;
-
-impl ErrorClass {
-    pub(super) const ALL: [Self; 12] = [
-        Self::TimedOut,
-        Self::Disconnected,
-        Self::Overloaded,
-        Self::Down,
-        Self::Loading,
-        Self::ReadOnly,
-        Self::Full,
-        Self::Busy,
-        Self::Refused,
-        Self::Redirected,
-        Self::Wrong,
-        Self::Other,
-    ];
-
-    /// The value of the metric label.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::TimedOut => "timed_out",
-            Self::Disconnected => "disconnected",
-            Self::Overloaded => "overloaded",
-            Self::Down => "down",
-            Self::Loading => "loading",
-            Self::ReadOnly => "read_only",
-            Self::Full => "full",
-            Self::Busy => "busy",
-            Self::Refused => "refused",
-            Self::Redirected => "redirected",
-            Self::Wrong => "wrong",
-            Self::Other => "other",
-        }
-    }
-
-    /// Whether the server is reachable and refuses the command.
-    const fn is_refusal(self) -> bool {
-        match self {
-            Self::Down
-            | Self::Loading
-            | Self::ReadOnly
-            | Self::Full
-            | Self::Busy
-            | Self::Refused => true,
-            Self::TimedOut
-            | Self::Disconnected
-            | Self::Overloaded
-            | Self::Redirected
-            | Self::Wrong
-            | Self::Other => false,
-        }
-    }
-
-    fn of(error: &RedisError) -> Self {
-        if error.is_timeout() {
-            return Self::TimedOut;
-        }
-        match error.code().unwrap_or_default() {
-            "CLUSTERDOWN" | "MASTERDOWN" | "NOREPLICAS" => Self::Down,
-            "LOADING" => Self::Loading,
-            "READONLY" => Self::ReadOnly,
-            "OOM" | "MISCONF" => Self::Full,
-            "BUSY" => Self::Busy,
-            "NOAUTH" | "WRONGPASS" | "NOPERM" => Self::Refused,
-            "WRONGTYPE" | "ERR" => Self::Wrong,
-            _ => Self::of_kind(error.kind()),
-        }
-    }
-
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the client's errors are an open set")]
-    const fn of_kind(kind: ErrorKind) -> Self {
-        match kind {
-            ErrorKind::Io => Self::Disconnected,
-            ErrorKind::AuthenticationFailed => Self::Refused,
-            ErrorKind::Parse | ErrorKind::UnexpectedReturnType | ErrorKind::InvalidClientConfig => {
-                Self::Wrong
-            }
-            _ => Self::Other,
-        }
-    }
-}
 
 impl CommandError {
     /// Classifies an error of the client library.
@@ -169,7 +52,7 @@ impl CommandError {
         if is(ServerErrorKind::NoScript) || text.contains("Function not found") {
             return Self::NotLoaded;
         }
-        let class = ErrorClass::of(error);
+        let class = class_of(error);
         let lacks_functions = is_about_functions(&text);
         let error = if class == ErrorClass::TimedOut {
             StoreError::TimedOut(timeout)
@@ -188,25 +71,6 @@ impl CommandError {
 
     pub(super) fn timed_out(timeout: Span) -> Self {
         Self::Failed(ErrorClass::TimedOut, StoreError::TimedOut(timeout))
-    }
-
-    /// The command is not sent, because of an earlier error of this server: nothing was counted.
-    pub(super) fn not_sent(why: &StoreError) -> Self {
-        let error = match why {
-            StoreError::Unavailable(why) => StoreError::Unavailable(why.to_string().into()),
-            StoreError::Refuses(why) => StoreError::Refuses(why.clone()),
-            StoreError::Unusable(why) => StoreError::Unusable(why.clone()),
-            StoreError::OtherSecret => StoreError::OtherSecret,
-            StoreError::Broken(why) => StoreError::Broken(why.clone()),
-            StoreError::TimedOut(after) => {
-                StoreError::Unavailable(format!("it did not answer within {after}").into())
-            }
-            StoreError::Partly(_) => StoreError::Unavailable("some of its servers are down".into()),
-            other @ (StoreError::Overloaded
-            | StoreError::TooManyLimits
-            | StoreError::Unsupported { .. }) => StoreError::Unavailable(other.to_string().into()),
-        };
-        Self::Failed(ErrorClass::Disconnected, error)
     }
 
     /// A reply that is not valid.
@@ -246,6 +110,35 @@ impl CommandError {
     }
 }
 
+/// The class of an error of the client library.
+fn class_of(error: &RedisError) -> ErrorClass {
+    if error.is_timeout() {
+        return ErrorClass::TimedOut;
+    }
+    match error.code().unwrap_or_default() {
+        "CLUSTERDOWN" | "MASTERDOWN" | "NOREPLICAS" => ErrorClass::Down,
+        "LOADING" => ErrorClass::Loading,
+        "READONLY" => ErrorClass::ReadOnly,
+        "OOM" | "MISCONF" => ErrorClass::Full,
+        "BUSY" => ErrorClass::Busy,
+        "NOAUTH" | "WRONGPASS" | "NOPERM" => ErrorClass::Refused,
+        "WRONGTYPE" | "ERR" => ErrorClass::Wrong,
+        _ => class_of_kind(error.kind()),
+    }
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "the client's errors are an open set")]
+const fn class_of_kind(kind: ErrorKind) -> ErrorClass {
+    match kind {
+        ErrorKind::Io => ErrorClass::Disconnected,
+        ErrorKind::AuthenticationFailed => ErrorClass::Refused,
+        ErrorKind::Parse | ErrorKind::UnexpectedReturnType | ErrorKind::InvalidClientConfig => {
+            ErrorClass::Wrong
+        }
+        _ => ErrorClass::Other,
+    }
+}
+
 /// Whether a server says that it has no functions, or that this user may not use them.
 fn is_about_functions(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
@@ -266,20 +159,6 @@ pub(super) fn unusable_if_broken(error: StoreError) -> StoreError {
         | StoreError::Unsupported { .. }
         | StoreError::Unusable(_)
         | StoreError::OtherSecret) => other,
-    }
-}
-
-impl ErrorCounts {
-    pub(super) fn count(&self, class: ErrorClass) {
-        let index = ErrorClass::ALL.iter().position(|one| *one == class);
-        if let Some(count) = index.and_then(|index| self.classes.get(index)) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    pub(super) fn all(&self) -> Vec<(&'static str, u64)> {
-        let counts = self.classes.iter().map(|count| count.load(Ordering::Relaxed));
-        ErrorClass::ALL.iter().map(|class| class.name()).zip(counts).collect()
     }
 }
 
@@ -346,13 +225,7 @@ mod tests {
         for line in ["OOM no room", "NOPERM no", "READONLY no", "LOADING wait", "BUSY wait"] {
             let error = classified(line).into_error();
             assert!(matches!(error, StoreError::Refuses(_)), "{line}: {error}");
-            assert!(
-                CommandError::not_sent(&error)
-                    .into_error()
-                    .to_string()
-                    .starts_with("the store refuses: "),
-                "{error}"
-            );
+            assert!(error.not_sent().to_string().starts_with("the store refuses: "), "{error}");
         }
     }
 
@@ -367,8 +240,8 @@ mod tests {
             StoreError::Overloaded,
             StoreError::Unusable("no such user".to_owned()),
         ] {
-            let once = CommandError::not_sent(&error).into_error();
-            let twice = CommandError::not_sent(&once).into_error().to_string();
+            let once = error.not_sent();
+            let twice = once.not_sent().to_string();
             assert_eq!(once.to_string(), twice);
             assert!(twice.matches("cannot be reached").count() <= 1, "{twice}");
         }
@@ -378,19 +251,5 @@ mod tests {
     fn a_long_error_text_is_cut() {
         let text = classified(&format!("OOM {}", "x".repeat(1_000_000))).into_error().to_string();
         assert!(text.len() < 300, "{}", text.len());
-    }
-
-    #[test]
-    fn every_class_is_counted_under_its_own_name() {
-        let counts = ErrorCounts::default();
-        for class in ErrorClass::ALL {
-            counts.count(class);
-        }
-        let all = counts.all();
-        assert!(all.iter().all(|(_, count)| *count == 1));
-        let mut names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), ErrorClass::ALL.len());
     }
 }

@@ -1,15 +1,11 @@
 //! What all links and background tasks of one store share.
 
-use super::command_error::ErrorCounts;
 use super::settings::RedisSettings;
-use super::timers;
 use crate::clock::Clock;
 use crate::key::Secret;
-use futures_util::FutureExt as _;
-use std::panic::AssertUnwindSafe;
+use crate::remote::ErrorCounts;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 use tidegate_core::Timestamp;
 use tokio::sync::Notify;
 
@@ -29,11 +25,8 @@ pub(super) struct StoreContext {
     /// Acquire: who uses a new connection sees its epoch.
     pub(super) epoch: AtomicU64,
     /// How often a background task panicked and was restarted. Relaxed: for metrics.
-    pub(super) restarts: AtomicU64,
+    pub(super) restarts: Arc<AtomicU64>,
 }
-
-/// Pause before a task that panicked is started again.
-const RESTART_PAUSE: Duration = Duration::from_millis(400);
 
 impl StoreContext {
     pub(super) fn new(
@@ -50,7 +43,7 @@ impl StoreContext {
             error_counts: ErrorCounts::default(),
             topology_stale: Notify::new(),
             epoch: AtomicU64::new(0),
-            restarts: AtomicU64::new(0),
+            restarts: Arc::default(),
         }
     }
 
@@ -67,16 +60,5 @@ impl StoreContext {
     /// The deadline of a background query that begins now.
     pub(super) fn background_deadline(&self) -> Timestamp {
         self.now().after(self.settings.longest_timeout()).unwrap_or(Timestamp::END)
-    }
-}
-
-/// Runs a task, and starts it again after a pause whenever it panics.
-pub(super) async fn supervised<F: Future<Output = ()>>(
-    context: Arc<StoreContext>,
-    task: impl Fn() -> F,
-) {
-    while AssertUnwindSafe(task()).catch_unwind().await.is_err() {
-        context.restarts.fetch_add(1, Ordering::Relaxed);
-        timers::sleep(RESTART_PAUSE).await;
     }
 }

@@ -1,22 +1,19 @@
-//! The keeper of a connection: a background task that connects, probes the server with a canary call, and closes the
-//! circuit breaker when the probe succeeds.
+//! What the [keeper](crate::remote) of a connection does on Redis.
 //!
 //! ```text
-//!   every second, or when a caller reports a failure:
-//!     no connection ──► connect ──► compare the secret's verifier ──┐
-//!     connection ─────► restore the verifier if it is lost ─────────┴──► ROLE ──► canary ──► breaker closed
-//!   while the breaker is open: again after 50 ms, 100 ms, 200 ms, 400 ms, 400 ms … (exponential backoff)
+//!   no connection ──► connect ──► compare the secret's verifier ──┐
+//!   connection ─────► restore the verifier if it is lost ─────────┴──► ROLE ──► canary ──► breaker closed
 //! ```
 
-use super::command_error::{CommandError, ErrorClass};
+use super::command_error::CommandError;
 use super::connection::{Connection, Message, is_replica};
 use super::link_state::LinkCore;
 use super::old_libraries::LOOK_INTERVAL;
 use super::script::{ScriptCall, ScriptHints, ScriptReply, ScriptTimes};
 use super::settings::RedisClock;
-use super::timers;
 use super::wire::{CONTROL_TTL_SECONDS, ShapeTag, VERIFIER_KEY, Verb};
 use crate::error::StoreError;
+use crate::remote::{ErrorClass, Gate, Server};
 use crate::sync::lock;
 use ::redis::{Cmd, FromRedisValue, Value};
 use std::sync::Arc;
@@ -24,67 +21,23 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tidegate_core::{Algorithm, Cost, Limit, Span, StateId, Take, Timestamp};
 
-/// How often the keeper probes while all is well.
-const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// Exponential backoff while the server does not answer: a server that comes back is not flooded with connections.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_millis(400);
 /// Canary calls that may time out, one after another, before the server counts as down.
 const MAX_CANARIES: usize = 3;
 
-/// Looks after the connection, for ever.
-pub(super) async fn keep(link: Arc<LinkCore>) {
-    let (mut pause, mut looked_for_libraries) = (FIRST_PAUSE, None);
-    loop {
-        let is_open = lock(&link.state).breaker.is_open();
-        if is_open {
-            timers::sleep(pause).await;
-        } else {
-            let _ = tokio::time::timeout(PROBE_INTERVAL, link.wake_keeper.notified()).await;
-        }
-        let updated = link.update_breaker().await;
-        pause = match &updated {
-            Ok(()) => FIRST_PAUSE,
-            Err(_) => pause.saturating_mul(2).min(LONGEST_PAUSE),
-        };
-        let now = link.context.now();
-        let is_due = |looked: Timestamp| now.since(looked) >= LOOK_INTERVAL;
-        if updated.is_ok() && looked_for_libraries.is_none_or(is_due) {
-            link.delete_old_libraries().await;
-            looked_for_libraries = Some(now);
-        }
-    }
-}
+impl Server for LinkCore {
+    type Connection = Connection;
 
-impl LinkCore {
-    /// Connects if necessary, probes the server, and closes or opens the breaker accordingly.
-    pub(super) async fn update_breaker(&self) -> Result<(), StoreError> {
-        let probed = self.connect_and_probe().await;
-        let mut state = lock(&self.state);
-        match &probed {
-            Ok(connection) => {
-                if state.connection.is_none() {
-                    self.context.begin_epoch();
-                    state.connection = Some(connection.clone());
-                    state.generation = state.generation.saturating_add(1);
-                }
-                if state.breaker.is_open() {
-                    state.breaker.close(self.context.now());
-                }
-            }
-            Err(error) => {
-                state.lose(error);
-                self.context.topology_stale.notify_one();
-            }
-        }
-        probed.map(drop)
+    const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+
+    fn gate(&self) -> &Gate<Connection> {
+        &self.gate
     }
 
-    async fn connect_and_probe(&self) -> Result<Connection, StoreError> {
-        let (current, canary) = {
-            let state = lock(&self.state);
-            (state.connection.clone(), state.canary)
-        };
+    async fn connect_and_probe(
+        &self,
+        current: Option<Connection>,
+    ) -> Result<Connection, StoreError> {
+        let canary = *lock(&self.canary);
         let connection = match current {
             Some(connection) => {
                 self.restore_verifier(&connection).await;
@@ -105,6 +58,26 @@ impl LinkCore {
         Err(StoreError::TimedOut(timeout))
     }
 
+    fn connected(&self) {
+        self.context.begin_epoch();
+    }
+
+    fn failed(&self) {
+        self.context.topology_stale.notify_one();
+    }
+
+    /// Deletes libraries of older versions now and then.
+    async fn tidy(&self) {
+        let now = self.context.now();
+        let looked = *lock(&self.looked_for_libraries);
+        if looked.is_none_or(|looked| now.since(looked) >= LOOK_INTERVAL) {
+            self.delete_old_libraries().await;
+            *lock(&self.looked_for_libraries) = Some(now);
+        }
+    }
+}
+
+impl LinkCore {
     async fn connect(&self) -> Result<Connection, StoreError> {
         let connection = self.host.connect(&self.context.settings).await?;
         self.try_functions();

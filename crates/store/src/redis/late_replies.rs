@@ -10,11 +10,11 @@
 //! over. Then too little passes, never too much.
 
 use super::Redis;
-use super::debt_ledger::cost_of;
 use super::refunds::OwnedReceipt;
 use super::script::{LATE_REPLY_TIMEOUT, LateReply, LateSlot, ScriptReply};
 use super::stored_state::StoredState;
 use crate::error::StoreError;
+use crate::remote::cost_of;
 use crate::sync::lock;
 use std::sync::Arc;
 use tidegate_core::{

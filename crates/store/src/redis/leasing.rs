@@ -10,12 +10,12 @@ use super::Redis;
 use super::refunds::OwnedReceipt;
 use super::script::{ScriptCall, ScriptReply, unexpected_reply};
 use super::settings::RedisClock;
-use super::timers;
 use crate::error::StoreError;
 use crate::leases::{
     ClockSample, Granted, LeaseAction, LeaseActions, LeaseEvent, LeaseMoment, Spent,
 };
 use crate::plan_vec::PlanVec;
+use crate::remote::timers;
 use crate::store::{Answer, AnsweredBy};
 use std::sync::Arc;
 use std::time::Duration;

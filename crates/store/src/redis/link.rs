@@ -11,15 +11,15 @@
 //! that it does not have the program, which proves that nothing was done, is it loaded and called again.
 
 use super::batches::{LaneCall, LaneEntry};
-use super::command_error::{CommandError, ErrorClass};
+use super::command_error::CommandError;
 use super::connection::{Connection, Host, Message};
-use super::context::{StoreContext, supervised};
-use super::keeper::keep;
+use super::context::StoreContext;
 use super::library::ProgramKind;
 use super::link_state::LinkCore;
 use super::script::{LateReply, LateSlot, PendingReply, ScriptCall, ScriptHints, ScriptReply};
 use super::settings::RedisClock;
 use crate::error::StoreError;
+use crate::remote::{ErrorClass, keep, supervised, update_breaker};
 use crate::sync::lock;
 use ::redis::{Cmd, RedisResult, Value};
 use std::sync::Arc;
@@ -45,8 +45,8 @@ impl Link {
         context: &Arc<StoreContext>,
     ) -> (Arc<Self>, Result<(), StoreError>) {
         let core = Arc::new(LinkCore::new(name, host, canary, context));
-        let first = core.update_breaker().await;
-        let keeper = tokio::spawn(supervised(Arc::clone(context), {
+        let first = update_breaker(&*core).await;
+        let keeper = tokio::spawn(supervised(Arc::clone(&context.restarts), {
             let core = Arc::clone(&core);
             move || keep(Arc::clone(&core))
         }));
@@ -55,18 +55,17 @@ impl Link {
 
     /// The address of the server.
     pub(super) fn name(&self) -> &str {
-        &self.core.name
+        &self.core.gate.name
     }
 
     /// Sets the state on which the keeper runs its canary calls from now on.
     pub(super) fn set_canary(&self, canary: Option<StateId>) {
-        lock(&self.core.state).canary = canary;
+        *lock(&self.core.canary) = canary;
     }
 
     /// Why the server is not called at the moment; `None` while the breaker is closed.
     pub(super) fn complaint(&self) -> Option<String> {
-        let state = lock(&self.core.state);
-        state.breaker.is_open().then(|| state.last_error.to_string())
+        self.core.gate.complaint()
     }
 
     /// The estimated server time at an instant of the node's clock, and the latest that it can be.
@@ -142,8 +141,8 @@ impl Link {
         late: Option<(&LateSlot, u64)>,
     ) -> Result<Value, CommandError> {
         let core = &self.core;
-        let full = |_| CommandError::Failed(ErrorClass::Overloaded, StoreError::Overloaded);
-        let _permit = core.in_flight.try_acquire().map_err(full)?;
+        let full = |error| CommandError::Failed(ErrorClass::Overloaded, error);
+        let _permit = core.gate.enter().map_err(full)?;
         let (connection, generation) = core.connection()?;
         let left = core.left(until);
         if left == Span::ZERO {

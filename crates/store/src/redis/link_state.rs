@@ -1,12 +1,5 @@
-//! The state of a link: what the callers of a server and the keeper of its connection share.
-//!
-//! ```text
-//!   callers ──► connection() ──► a reply or an error ──► judge() ───────────┬──► circuit breaker
-//!                                no reply in time ─────► timed_out_after() ─┘        │ opens: notifies the keeper
-//!   keeper  ◄────────────────────────────────────────────────────────────────────────┘
-//! ```
+//! The state of a link: its gate, and what else the callers of a Redis server and the keeper of its connection share.
 
-use super::breaker::Breaker;
 use super::command_error::CommandError;
 use super::connection::{Connection, Host};
 use super::context::StoreContext;
@@ -14,27 +7,26 @@ use super::lanes::Lanes;
 use super::library::{self, ProgramKind};
 use super::script::{self, ScriptReply, ScriptTimes};
 use super::server_clock::ServerClock;
+use super::settings::RedisSettings;
 use crate::error::StoreError;
-use crate::sync::{Mutex, lock};
+use crate::remote::{ErrorClass, Gate};
+use crate::sync::Mutex;
 use ::redis::{Cmd, ErrorKind, RedisError, RedisResult, Value};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tidegate_core::{Span, StateId, Timestamp};
-use tokio::sync::{Notify, Semaphore};
 
 /// What the callers of a server and the keeper of its connection share.
 pub(super) struct LinkCore {
-    /// The address of the server, for people.
-    pub(super) name: String,
+    pub(super) gate: Gate<Connection>,
     pub(super) host: Host,
     pub(super) context: Arc<StoreContext>,
     pub(super) server_clock: ServerClock,
-    /// Locked to look or to replace, never across an await.
-    pub(super) state: Mutex<LinkState>,
-    /// One permit for each call that waits for its reply.
-    pub(super) in_flight: Semaphore,
-    /// Notified when the keeper has something to repair.
-    pub(super) wake_keeper: Notify,
+    /// The state on which the keeper runs its canary calls, which probe the server with the real script; `None` on a server that
+    /// owns no slot of our keys. Such a server is probed with PING. Locked to look or to replace, never across an await.
+    pub(super) canary: Mutex<Option<StateId>>,
+    /// When libraries of older versions were last looked for.
+    pub(super) looked_for_libraries: Mutex<Option<Timestamp>>,
     /// Locked while the programs are loaded, so that one of many callers that miss them loads them.
     pub(super) loading: tokio::sync::Mutex<()>,
     /// How often they were loaded. Relaxed: a caller that misses a change loads them once more.
@@ -50,20 +42,6 @@ pub(super) struct LinkCore {
     pub(super) next_echo: AtomicU64,
 }
 
-pub(super) struct LinkState {
-    pub(super) connection: Option<Connection>,
-    /// How many connections there have been. [`LinkCore::judge`] compares it, so that the end of an old connection does not end
-    /// the current one. Nothing else is compared: replies and timeouts of an old connection count for the current one, and a
-    /// mixed-up reply ends it.
-    pub(super) generation: u64,
-    pub(super) breaker: Breaker,
-    /// The last error.
-    pub(super) last_error: StoreError,
-    /// The state on which the keeper runs its canary calls, which probe the server with the real script; `None` on a server that
-    /// owns no slot of our keys. Such a server is probed with PING.
-    pub(super) canary: Option<StateId>,
-}
-
 impl LinkCore {
     pub(super) fn new(
         name: String,
@@ -71,20 +49,14 @@ impl LinkCore {
         canary: Option<StateId>,
         context: &Arc<StoreContext>,
     ) -> Self {
+        let RedisSettings { timeout, in_flight, .. } = context.settings;
         Self {
-            name,
+            gate: Gate::new(name, timeout, in_flight, context.clock.clone()),
             host,
             context: Arc::clone(context),
             server_clock: ServerClock::default(),
-            state: Mutex::new(LinkState {
-                connection: None,
-                generation: 0,
-                breaker: Breaker::open(),
-                last_error: StoreError::Unavailable("not connected yet".into()),
-                canary,
-            }),
-            in_flight: Semaphore::new(context.settings.in_flight),
-            wake_keeper: Notify::new(),
+            canary: Mutex::new(canary),
+            looked_for_libraries: Mutex::new(None),
             loading: tokio::sync::Mutex::new(()),
             loads: AtomicU64::new(0),
             scripts_only: AtomicBool::new(false),
@@ -133,18 +105,13 @@ impl LinkCore {
 
     /// Time left until a deadline.
     pub(super) fn left(&self, until: Timestamp) -> Span {
-        until.since(self.context.now())
+        self.gate.left(until)
     }
 
     /// The connection and its generation, if the breaker is closed.
     pub(super) fn connection(&self) -> Result<(Connection, u64), CommandError> {
-        let state = lock(&self.state);
-        match &state.connection {
-            Some(connection) if !state.breaker.is_open() => {
-                Ok((connection.clone(), state.generation))
-            }
-            _ => Err(CommandError::not_sent(&state.last_error)),
-        }
+        let failed = |error| CommandError::Failed(ErrorClass::Disconnected, error);
+        self.gate.connection().map_err(failed)
     }
 
     /// Judges a reply or an error: its meaning for the caller, and whether the connection can be used further. If not, the breaker
@@ -156,43 +123,29 @@ impl LinkCore {
     ) -> Result<Value, CommandError> {
         let error = match reply {
             Ok(value) => {
-                lock(&self.state).breaker.answered();
+                self.gate.answered();
                 return Ok(value);
             }
             Err(error) => error,
         };
         let classified = CommandError::of(&error, self.context.settings.timeout);
-        let mut state = lock(&self.state);
         if let CommandError::Failed(_, why) = &classified
             && ends_connection(&error, why)
         {
-            if state.generation == generation {
-                state.lose(why);
-                self.wake_keeper.notify_one();
+            if self.gate.lost(generation, why) {
                 self.context.topology_stale.notify_one();
             }
         } else {
-            state.breaker.answered();
+            self.gate.answered();
         }
-        drop(state);
         Err(classified)
     }
 
-    /// A caller has waited for its whole patience, and no reply arrived. The breaker counts that only if the patience was between
-    /// half of the store's timeout and all of it. After a shorter wait the server may just be a little slow. A longer wait, like
-    /// that of a refund, began so long ago that the server may have recovered since.
+    /// A caller has waited for its whole patience, and no reply arrived.
     pub(super) fn timed_out_after(&self, patience: Span) -> CommandError {
-        let mut state = lock(&self.state);
-        let timeout = self.context.settings.timeout.as_nanos();
-        if (timeout / 2..=timeout).contains(&patience.as_nanos()) {
-            state.breaker.failed(self.context.now());
-        }
-        if state.breaker.is_open() {
-            state.last_error = StoreError::TimedOut(self.context.settings.timeout);
-            self.wake_keeper.notify_one();
+        if self.gate.timed_out_after(patience) {
             self.context.topology_stale.notify_one();
         }
-        drop(state);
         self.timed_out()
     }
 
@@ -221,18 +174,8 @@ impl LinkCore {
     /// [`judge`](Self::judge), the topology is not refreshed, because the server does reply.
     fn mixed_up(&self) -> CommandError {
         let why = StoreError::Broken("it sent the reply to another call".to_owned());
-        lock(&self.state).lose(&why);
-        self.wake_keeper.notify_one();
+        self.gate.distrust(&why);
         CommandError::wrong(why)
-    }
-}
-
-impl LinkState {
-    /// Drops the connection and opens the breaker.
-    pub(super) fn lose(&mut self, why: &StoreError) {
-        self.connection = None;
-        self.breaker.lost();
-        self.last_error = CommandError::not_sent(why).into_error();
     }
 }
 

@@ -26,10 +26,8 @@ impl LinkCore {
     /// Marks the library that this node uses, and deletes those that no node uses. An error, such as a missing permission, means
     /// that they stay.
     pub(super) async fn delete_old_libraries(&self) {
-        let (connection, canary) = {
-            let state = lock(&self.state);
-            (state.connection.clone(), state.canary)
-        };
+        let connection = self.gate.connection().ok().map(|(connection, _)| connection);
+        let canary = *lock(&self.canary);
         let uses_functions = self.program_kind() == ProgramKind::Functions;
         if let (Some(connection), Some(canary), true) = (connection, canary, uses_functions)
             && matches!(self.host, Host::Server(_))

@@ -13,8 +13,8 @@
 
 use super::Redis;
 use super::script::{ScriptCall, ScriptReply, unexpected_reply};
-use super::timers;
 use crate::error::StoreError;
+use crate::remote::timers;
 use crate::store::{Part, ReceiptId, Settled, Settlement};
 use futures_util::future::join_all;
 use std::sync::Arc;

@@ -8,23 +8,23 @@
 
 use super::address::{self, Address, ConnectOptions, Deployment};
 use super::canary::canary;
-use super::command_error::{CommandError, ErrorClass};
+use super::command_error::CommandError;
 use super::connection::Host;
-use super::context::{StoreContext, supervised};
+use super::context::StoreContext;
 use super::link::Link;
 use super::script::{ScriptCall, ScriptHints, ScriptReply};
 use super::sentinels::Sentinels;
 use super::settings::{RedisClock, RedisSettings};
 use super::slots::slot_of_state;
-use super::timers;
 use super::topology::{Discovery, ServerMap, Topology};
 use crate::clock::Clock;
 use crate::error::StoreError;
 use crate::key::Secret;
+use crate::remote::{ErrorClass, supervised, timers};
 use crate::reports::{LinkReport, StoreReport};
 use ::redis::{Cmd, Value};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tidegate_core::{Span, StateId, Timestamp};
 use tokio::task::JoinHandle;
@@ -117,12 +117,17 @@ impl Router {
         &self.topology.context
     }
 
+    /// How often a background task panicked and was started again.
+    pub(super) fn restarts(&self) -> &Arc<AtomicU64> {
+        &self.context().restarts
+    }
+
     /// A background task that is started again whenever it panics.
     pub(super) fn supervised<F: Future<Output = ()>, T: Fn() -> F>(
         &self,
         task: T,
     ) -> impl Future<Output = ()> + use<F, T> {
-        supervised(Arc::clone(&self.topology.context), task)
+        supervised(Arc::clone(&self.context().restarts), task)
     }
 
     /// The time by this node's monotonic clock.
@@ -291,6 +296,7 @@ impl Router {
         StoreReport {
             links: map.links.iter().map(link).collect(),
             errors: context.error_counts.all(),
+            losses: vec![],
             restarts: context.restarts.load(Ordering::Relaxed),
         }
     }

@@ -2,6 +2,7 @@
 
 use super::reply_meter::{MAX_REPLY, ReplyMeter, TooLong};
 use super::settings::RedisTls;
+use crate::remote::tcp;
 use ::redis::ConnectionAddr;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject as _;
@@ -13,7 +14,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::UnixStream;
 use tokio_rustls::TlsConnector;
 
 /// Any of the streams.
@@ -44,12 +45,6 @@ impl ServerStream {
         };
         Ok(Self { stream, meter: ReplyMeter::default() })
     }
-}
-
-async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect((host, port)).await?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
 }
 
 /// How servers are verified, and how this node identifies itself.

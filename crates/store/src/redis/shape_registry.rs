@@ -21,9 +21,9 @@
 use super::router::Router;
 use super::script;
 use super::slots::slot_of;
-use super::timers;
 use super::wire::{self, CONTROL_TAG, CONTROL_TTL_SECONDS, SHAPES_KEY, ShapeTag};
 use crate::error::StoreError;
+use crate::remote::timers;
 use crate::sync::{Mutex, lock};
 use ::redis::FromRedisValue;
 use siphasher::sip::SipHasher13;

@@ -16,12 +16,12 @@ use super::address::{Address, ConnectOptions};
 use super::canary::canary;
 use super::command_error::{CommandError, unusable_if_broken};
 use super::connection::{Host, connect};
-use super::context::{StoreContext, supervised};
+use super::context::StoreContext;
 use super::link::Link;
 use super::sentinels::Sentinels;
 use super::slots::{Slots, slot_of_state};
-use super::timers;
 use crate::error::StoreError;
+use crate::remote::{supervised, timers};
 use crate::sync::{Mutex, lock};
 use ::redis::{Cmd, Value};
 use futures_util::future::join_all;
@@ -87,7 +87,7 @@ impl ServerMap {
     /// Why there is no server, if there is none.
     fn no_server(&self) -> Option<StoreError> {
         let why = || match &self.discovery_error {
-            Some(why) => CommandError::not_sent(why).into_error(),
+            Some(why) => why.not_sent(),
             None => StoreError::Unavailable("not connected yet".into()),
         };
         self.links.is_empty().then(why)
@@ -138,7 +138,9 @@ impl Topology {
         task: impl Fn(Arc<Self>) -> F + Send + 'static,
     ) -> JoinHandle<()> {
         let topology = Arc::clone(self);
-        tokio::spawn(supervised(Arc::clone(&self.context), move || task(Arc::clone(&topology))))
+        tokio::spawn(supervised(Arc::clone(&self.context.restarts), move || {
+            task(Arc::clone(&topology))
+        }))
     }
 
     pub(super) fn map(&self) -> Arc<ServerMap> {

@@ -1,8 +1,8 @@
 //! What travels between a store and a simulated server: requests, replies, and the network that carries them.
 
-use crate::redis::debt_ledger::cost_of;
 use crate::redis::script::{self, ScriptCall, ScriptHints, ScriptTimes};
 use crate::redis::wire::{ShapeTag, Verb};
+use crate::remote::cost_of;
 use crate::store::{Part, ReceiptId};
 use ::redis::{Arg, Cmd, RedisResult, Value};
 use std::fmt;

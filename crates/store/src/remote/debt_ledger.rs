@@ -12,14 +12,14 @@
 //! A charge carries a receipt that the store marks. If its reply is lost, it is sent again and still counted once. The ledger is
 //! bounded: costs of a key that does not fit are never charged.
 
-use super::Redis;
-use super::script::{ScriptCall, ScriptReply};
+use super::supervise::supervised;
 use super::timers;
-use super::wire::Verb;
 use crate::store::ReceiptId;
 use crate::sync::{Mutex, lock};
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use tidegate_core::{
     Ask, Cost, Limit, Period, Span, State, StateId, Take, TakeReceipt, Timestamp, Written,
@@ -29,7 +29,7 @@ use tokio::task::JoinHandle;
 
 /// What this node owes the store, by state.
 #[derive(Default)]
-pub(super) struct DebtLedger {
+pub(crate) struct DebtLedger {
     /// Locked for arithmetic, never across an await. Ordered, so that simulations are deterministic.
     entries: Mutex<BTreeMap<StateId, LedgerEntry>>,
     /// Notified when something is added.
@@ -46,14 +46,15 @@ struct LedgerEntry {
 }
 
 /// A charge that is sent until the store confirms it, always with the same receipt.
-struct PendingCharge {
-    id: ReceiptId,
-    made: Timestamp,
-    /// Until when the store remembers the receipt, by the server's clock.
-    until: Timestamp,
-    state: StateId,
-    limit: Limit,
-    cost: Cost,
+pub(crate) struct PendingCharge {
+    pub(crate) id: ReceiptId,
+    /// When it was made, by this node's clock.
+    pub(crate) made: Timestamp,
+    /// Until when the store remembers the receipt, by the store's clock.
+    pub(crate) until: Timestamp,
+    pub(crate) state: StateId,
+    pub(crate) limit: Limit,
+    pub(crate) cost: Cost,
 }
 
 /// Maximum keys in the ledger.
@@ -63,13 +64,13 @@ const BATCH: usize = 32;
 /// Pause before failed charges are sent again.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// How long the store remembers the receipt of a charge.
-const RECEIPT_KEPT: Span = Span::from_secs(60);
+pub(crate) const RECEIPT_KEPT: Span = Span::from_secs(60);
 
 // === impl DebtLedger ===
 
 impl DebtLedger {
     /// Adds takes that were granted without the store.
-    pub(super) fn add(&self, takes: &[Take<'_>], nodes: u32, now: Timestamp) {
+    pub(crate) fn add(&self, takes: &[Take<'_>], nodes: u32, now: Timestamp) {
         let mut entries = lock(&self.entries);
         for take in takes.iter().filter(|take| !take.limit.is_unlimited()) {
             if entries.len() >= MAX_KEYS && !entries.contains_key(&take.state) {
@@ -89,7 +90,7 @@ impl DebtLedger {
     }
 
     /// Takes a cost off the debt of a state, if the debt is at least that large. Returns whether it was.
-    pub(super) fn cancel(&self, state: StateId, cost: Cost, now: Timestamp) -> bool {
+    pub(crate) fn cancel(&self, state: StateId, cost: Cost, now: Timestamp) -> bool {
         let mut entries = lock(&self.entries);
         let Some(entry) = entries.get_mut(&state) else { return false };
         let Some(left) = entry.used(now).checked_sub(cost.get()) else { return false };
@@ -154,21 +155,47 @@ impl PendingCharge {
 }
 
 /// What a receipt stands for, in whole costs, rounded down.
-pub(super) fn cost_of(limit: &Limit, receipt: &TakeReceipt) -> Cost {
+pub(crate) fn cost_of(limit: &Limit, receipt: &TakeReceipt) -> Cost {
     let token = limit.ticks().map_or(1, |ticks| ticks.token);
     Cost::new(receipt.weight.checked_div(token).unwrap_or(0))
 }
 
 // === charging ===
 
+/// A store that is charged what this node granted without it.
+pub(crate) trait Creditor: Send + Sync + 'static {
+    fn debts(&self) -> &DebtLedger;
+
+    /// The time by this node's monotonic clock.
+    fn now(&self) -> Timestamp;
+
+    /// Whether the server of a state can be called.
+    fn is_reachable(&self, state: StateId) -> bool;
+
+    /// Names a charge, so that it is counted once however often it is sent.
+    fn pending_charge(
+        &self,
+        state: StateId,
+        limit: Limit,
+        cost: Cost,
+        now: Timestamp,
+    ) -> PendingCharge;
+
+    /// Sends a charge. Returns whether it need not be sent again.
+    fn charge_once(&self, charge: &PendingCharge) -> impl Future<Output = bool> + Send;
+}
+
 /// The background task that charges the ledger to the store; aborted when it is dropped.
-pub(super) struct DebtCharger(JoinHandle<()>);
+pub(crate) struct DebtCharger(JoinHandle<()>);
 
 impl DebtCharger {
-    pub(super) fn start(store: &Redis) -> Self {
-        let (supervisor, store) = (store.for_task(), store.for_task());
-        let charging = move || charge_debts(store.for_task());
-        Self(tokio::spawn(supervisor.router.supervised(charging)))
+    /// Starts it. `creditor` makes a handle to the store that does not hold the charger, so that the charger ends with the store.
+    pub(crate) fn start<C: Creditor>(
+        restarts: &Arc<AtomicU64>,
+        creditor: impl Fn() -> C + Send + Sync + 'static,
+    ) -> Self {
+        let charging = move || charge_debts(creditor());
+        Self(tokio::spawn(supervised(Arc::clone(restarts), charging)))
     }
 }
 
@@ -179,62 +206,26 @@ impl Drop for DebtCharger {
 }
 
 /// Charges debts to the store, for ever.
-async fn charge_debts(store: Redis) {
+async fn charge_debts<C: Creditor>(creditor: C) {
+    let debts = creditor.debts();
     let mut unconfirmed: Vec<PendingCharge> = Vec::new();
     loop {
-        if unconfirmed.is_empty() && store.debts.is_empty() {
-            store.debts.added.notified().await;
+        if unconfirmed.is_empty() && debts.is_empty() {
+            debts.added.notified().await;
         }
-        let now = store.router.now();
+        let now = creditor.now();
         unconfirmed.retain(|charge| charge.counts(now));
         let room = BATCH.saturating_sub(unconfirmed.len());
         if room > 0 {
-            let is_reachable = |state| store.router.is_reachable(store.router.slot(state));
-            for (state, limit, cost) in store.debts.next(now, is_reachable) {
-                unconfirmed.push(store.pending_charge(state, limit, cost, now));
+            for (state, limit, cost) in debts.next(now, |state| creditor.is_reachable(state)) {
+                unconfirmed.push(creditor.pending_charge(state, limit, cost, now));
             }
         }
-        let charging = unconfirmed.iter().map(|charge| store.charge_once(charge));
+        let charging = unconfirmed.iter().map(|charge| creditor.charge_once(charge));
         let mut confirmed = join_all(charging).await.into_iter();
         unconfirmed.retain(|_| confirmed.next() == Some(false));
-        if !unconfirmed.is_empty() || !store.debts.is_empty() {
+        if !unconfirmed.is_empty() || !debts.is_empty() {
             timers::sleep(RETRY_PAUSE).await;
-        }
-    }
-}
-
-impl Redis {
-    fn pending_charge(
-        &self,
-        state: StateId,
-        limit: Limit,
-        cost: Cost,
-        now: Timestamp,
-    ) -> PendingCharge {
-        let id = self.next_receipt_id();
-        let slot = self.router.slot(state);
-        let server_now = self.router.server_time(slot, now).map_or(now, |(estimate, _)| estimate);
-        let until = server_now.after(RECEIPT_KEPT).unwrap_or(Timestamp::END);
-        PendingCharge { id, made: now, until, state, limit, cost }
-    }
-
-    /// Sends a charge. Returns whether the store has confirmed it.
-    async fn charge_once(&self, charge: &PendingCharge) -> bool {
-        let takes = [Take::new(charge.state, &charge.limit, charge.cost)];
-        let call = ScriptCall {
-            receipt: Some((charge.id, charge.until)),
-            ..ScriptCall::of_takes(Verb::Charge, &takes, Span::ZERO)
-        };
-        match self.call(self.router.slot(charge.state), self.deadline(), call).await {
-            Ok(ScriptReply::Found { .. } | ScriptReply::Already | ScriptReply::Over) => true,
-            Ok(
-                ScriptReply::Granted { .. }
-                | ScriptReply::UnknownShape(_)
-                | ScriptReply::NeedsLong(_)
-                | ScriptReply::Moved(_)
-                | ScriptReply::Late(_),
-            )
-            | Err(_) => false,
         }
     }
 }

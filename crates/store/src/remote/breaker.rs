@@ -13,7 +13,7 @@
 use tidegate_core::{Span, Timestamp};
 
 #[derive(Clone, Debug)]
-pub(super) struct Breaker {
+pub(crate) struct Breaker {
     state: BreakerState,
     /// Timeouts since the last reply.
     in_a_row: u32,
@@ -37,22 +37,22 @@ const RECENT: Span = Span::from_secs(1);
 
 impl Breaker {
     /// A breaker for a server of which nothing is known yet: open.
-    pub(super) const fn open() -> Self {
+    pub(crate) const fn open() -> Self {
         Self { state: BreakerState::Open, in_a_row: 0, lately: 0, since: Timestamp::EPOCH }
     }
 
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.state == BreakerState::Open
     }
 
     /// A reply arrived, perhaps an error. This does not close an open breaker: the reply may have been under way when the breaker
     /// opened.
-    pub(super) const fn answered(&mut self) {
+    pub(crate) const fn answered(&mut self) {
         self.in_a_row = 0;
     }
 
     /// A call timed out.
-    pub(super) fn failed(&mut self, now: Timestamp) {
+    pub(crate) fn failed(&mut self, now: Timestamp) {
         if now.since(self.since) >= RECENT {
             (self.lately, self.since) = (0, now);
         }
@@ -64,12 +64,12 @@ impl Breaker {
     }
 
     /// The connection is lost, or a probe of the keeper failed.
-    pub(super) const fn lost(&mut self) {
+    pub(crate) const fn lost(&mut self) {
         self.state = BreakerState::Open;
     }
 
     /// The keeper has seen the server run the script.
-    pub(super) const fn close(&mut self, now: Timestamp) {
+    pub(crate) const fn close(&mut self, now: Timestamp) {
         *self = Self { state: BreakerState::Closed, in_a_row: 0, lately: 0, since: now };
     }
 }

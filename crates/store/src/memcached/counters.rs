@@ -1,0 +1,288 @@
+//! The values in which a limit counts, and their keys.
+//!
+//! | algorithm | value | key |
+//! |---|---|---|
+//! | `fixed_window` | the count of a window | `tg` state `f` period `.` window |
+//! | `fixed_window` of a calendar | the same | `tg` state `c.` window |
+//! | `sliding_weighted` | the same; a decision reads two | `tg` state `w` period `.` window |
+//! | `token_bucket` | the tick at which nothing is in use any more | `tg` state `t` period `.` amount |
+//!
+//! States have 96 bits of their name as 16 digits of base 64, numbers as many as they need. A window that is named in its key is
+//! never counted in another one, however late a command arrives. The ticks of a bucket depend on its rate; so a bucket whose rate
+//! is edited begins full, under another key.
+
+use tidegate_core::{
+    Algorithm, Align, Ask, Bound, Cost, Limit, Period, Refill, Span, StateContents, StateId,
+    TakeReceipt, Timestamp, Written,
+};
+
+/// What of a limit is part of its keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Shape {
+    Window { period: u64 },
+    Calendar,
+    Weighted { period: u64 },
+    Bucket { period: u64, amount: u64, refill: char },
+}
+
+/// A state under a limit, now.
+pub(super) struct Counter {
+    pub(super) shape: Shape,
+    pub(super) key: String,
+    /// The key of the window before, which is read too.
+    pub(super) before: Option<String>,
+    /// The window of now, or now in ticks.
+    pub(super) number: u64,
+    /// How long the value is kept.
+    pub(super) seconds: u64,
+}
+
+/// What was found in a counter, without what was added to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reading {
+    pub(super) value: u64,
+    /// The value of the window before.
+    pub(super) before: u64,
+}
+
+/// Values are kept for longer than they count: a time to live counts in whole seconds, and clocks differ.
+const KEPT_LONGER: u64 = 2;
+const NANOS: u64 = 1_000_000_000;
+/// Ticks in a microsecond at most: those of all instants, and of much more than any node adds, fit 64 bits.
+const MOST_TICKS: u64 = 2;
+/// The most ticks in use: decades.
+const MOST_IN_USE: u64 = 1 << 52;
+
+// === impl Shape ===
+
+impl Shape {
+    /// The shape of a limit; `None` if it keeps no state. Or why memcached cannot count it.
+    pub(super) fn of(limit: &Limit) -> Result<Option<Self>, &'static str> {
+        if limit.is_unlimited() || limit.room(Bound::Headroom) == 0 {
+            return Ok(None);
+        }
+        let period = match limit.period() {
+            Period::Every(period) => Some(period.as_nanos()),
+            Period::Calendar(_) => None,
+        };
+        match (limit.algorithm(), period) {
+            (Algorithm::FixedWindow { .. }, None) => Ok(Some(Self::Calendar)),
+            (Algorithm::FixedWindow { align: Align::Epoch }, Some(period)) => {
+                Ok(Some(Self::Window { period }))
+            }
+            (Algorithm::SlidingWeighted, Some(period)) => Ok(Some(Self::Weighted { period })),
+            (Algorithm::TokenBucket { refill, .. }, Some(period)) => {
+                let ticks = limit.ticks().ok_or("memcached counts buckets in ticks")?;
+                if ticks.per_period > (period / 1_000).saturating_mul(MOST_TICKS) {
+                    return Err("faster than two million a second is counted in memory only");
+                }
+                if ticks.believed > MOST_IN_USE {
+                    return Err("a burst that takes decades to fill is counted in memory only");
+                }
+                let refill = match refill {
+                    Refill::Continuous => 't',
+                    Refill::Interval => 'i',
+                };
+                Ok(Some(Self::Bucket { period, amount: limit.amount(), refill }))
+            }
+            (Algorithm::FixedWindow { align: Align::First }, Some(_)) => Err(
+                "memcached cannot count windows that begin with the first hit; use `align: epoch`",
+            ),
+            (Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. }, _) => Err(
+                "memcached cannot count it without gaps; use `sliding_weighted`, `fixed_window` or `token_bucket`",
+            ),
+            (Algorithm::LeakyBucket { .. }, _) => Err(
+                "memcached could give one turn to two callers; use `token_bucket`, or a store on Redis",
+            ),
+            (Algorithm::Concurrent, _) => {
+                Err("memcached cannot count requests in flight; use a store on Redis")
+            }
+            (Algorithm::SlidingWeighted | Algorithm::TokenBucket { .. }, None) => {
+                Err("only fixed windows have a calendar")
+            }
+        }
+    }
+
+    /// The key of a window, or of a bucket.
+    pub(super) fn key(self, state: StateId, window: u64) -> String {
+        let mut key = String::with_capacity(40);
+        key.push_str("tg");
+        let StateId(id) = state;
+        for place in (0..16_u32).rev() {
+            key.push(digit(id >> (place.saturating_mul(6))));
+        }
+        match self {
+            Self::Window { period } => push(&mut key, 'f', period, window),
+            Self::Calendar => {
+                key.push_str("c.");
+                push_number(&mut key, window);
+            }
+            Self::Weighted { period } => push(&mut key, 'w', period, window),
+            Self::Bucket { period, amount, refill } => push(&mut key, refill, period, amount),
+        }
+        key
+    }
+
+    /// The keys under which a state may have values now.
+    pub(super) fn all_keys(self, state: StateId, now: Timestamp, calendars: &[u64]) -> Vec<String> {
+        let windows = match self {
+            Self::Window { period } | Self::Weighted { period } => {
+                let window = now.as_nanos().checked_div(period).unwrap_or(0);
+                vec![window.saturating_sub(1), window, window.saturating_add(1)]
+            }
+            Self::Calendar => calendars.to_vec(),
+            Self::Bucket { .. } => vec![0],
+        };
+        windows.into_iter().map(|window| self.key(state, window)).collect()
+    }
+}
+
+fn push(key: &mut String, kind: char, period: u64, number: u64) {
+    key.push(kind);
+    push_number(key, period);
+    key.push('.');
+    push_number(key, number);
+}
+
+fn push_number(key: &mut String, number: u64) {
+    let digits = 64_u32.saturating_sub(number.leading_zeros()).div_ceil(6).max(1);
+    for place in (0..digits).rev() {
+        key.push(digit(u128::from(number >> (place.saturating_mul(6)))));
+    }
+}
+
+/// The lowest six bits as a digit.
+fn digit(number: u128) -> char {
+    const DIGITS: &[u8; 64] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-";
+    let index = usize::try_from(number & 63).unwrap_or(0);
+    DIGITS.get(index).map_or('0', |digit| char::from(*digit))
+}
+
+// === impl Counter ===
+
+impl Counter {
+    pub(super) fn new(shape: Shape, state: StateId, limit: &Limit, now: Timestamp) -> Self {
+        let mut written = Written::empty(limit);
+        // The core says which window now is in, or which tick it is: that is the mark of a take.
+        let number = limit.charge(&mut written, &Ask::new(now, Cost::ONE)).mark;
+        let lasts = match shape {
+            Shape::Window { .. } | Shape::Calendar | Shape::Weighted { .. } => {
+                limit.peek(&written, now).reset.unwrap_or(Span::ZERO)
+            }
+            Shape::Bucket { period, .. } => drained_after(limit, period),
+        };
+        let before = match shape {
+            Shape::Weighted { .. } => Some(shape.key(state, number.saturating_sub(1))),
+            Shape::Window { .. } | Shape::Calendar | Shape::Bucket { .. } => None,
+        };
+        let seconds = lasts.as_nanos().div_ceil(NANOS).saturating_add(KEPT_LONGER);
+        Self { shape, key: shape.key(state, number), before, number, seconds }
+    }
+
+    /// What a value that does not exist yet becomes when this weight is added.
+    pub(super) fn first(&self, weight: u64) -> u64 {
+        self.empty().saturating_add(weight)
+    }
+
+    /// The value that means that nothing is in use.
+    pub(super) fn empty(&self) -> u64 {
+        match self.shape {
+            Shape::Bucket { .. } => self.number,
+            Shape::Window { .. } | Shape::Calendar | Shape::Weighted { .. } => 0,
+        }
+    }
+
+    /// Whether something was in use, so that what was added is really counted. A bucket in which nothing is in use shows an instant
+    /// of the past, and what is added to it may still be in the past.
+    pub(super) fn is_current(&self, found: Reading) -> bool {
+        found.value >= self.empty()
+    }
+
+    /// What was found as the state of a limit. More than a state can have in use is in use only because other callers are adding at
+    /// this moment, and will take it back.
+    pub(super) fn contents(&self, limit: &Limit, found: Reading) -> StateContents {
+        let Reading { value, before } = self.believed(limit, found);
+        match self.shape {
+            Shape::Window { .. } | Shape::Calendar => {
+                StateContents::Window { number: self.number, count: value }
+            }
+            Shape::Weighted { .. } => {
+                StateContents::Windows { number: self.number, cur: value, prev: before }
+            }
+            Shape::Bucket { .. } => StateContents::Zero(value),
+        }
+    }
+
+    fn believed(&self, limit: &Limit, found: Reading) -> Reading {
+        let (empty, deepest) = (self.empty(), limit.deepest());
+        Reading {
+            value: found.value.clamp(empty, empty.saturating_add(deepest)),
+            before: found.before.min(deepest),
+        }
+    }
+
+    /// How much a decision counted: the state that it left, compared with what was found.
+    pub(super) fn effect(&self, limit: &Limit, found: Reading, left: &StateContents) -> i128 {
+        let left = match left {
+            StateContents::Window { number, count } if *number == self.number => *count,
+            StateContents::Windows { number, cur, .. } if *number == self.number => *cur,
+            StateContents::Zero(tick) => *tick.max(&self.number),
+            _ => self.empty(),
+        };
+        i128::from(left).saturating_sub(i128::from(self.believed(limit, found).value))
+    }
+}
+
+/// What is given back of a part: the key, and by how much its value is lowered. `None` if it has stopped counting.
+pub(super) fn given_back(
+    state: StateId,
+    limit: &Limit,
+    receipt: &TakeReceipt,
+    now: Timestamp,
+) -> Option<(String, u64)> {
+    let shape = Shape::of(limit).ok()??;
+    let counter = Counter::new(shape, state, limit, now);
+    match shape {
+        Shape::Bucket { .. } => {
+            // A bucket with exactly this much in use says how much of it has come back by itself.
+            let full = counter.number.saturating_add(receipt.weight);
+            let state = limit.remember(&StateContents::Zero(full));
+            let mut written = Written { shape: limit, state };
+            written.give_back(now, limit, receipt);
+            let left = match written.remembered(now) {
+                StateContents::Zero(tick) => tick.max(counter.number),
+                _ => counter.number,
+            };
+            Some((counter.key, full.saturating_sub(left))).filter(|(_, weight)| *weight > 0)
+        }
+        Shape::Window { .. } | Shape::Calendar => {
+            (receipt.mark == counter.number).then_some((counter.key, receipt.weight))
+        }
+        Shape::Weighted { .. } => {
+            let counts = receipt.mark.saturating_add(1) >= counter.number;
+            counts.then(|| (shape.key(state, receipt.mark), receipt.weight))
+        }
+    }
+}
+
+/// When nothing of a bucket is in use any more, whatever was.
+fn drained_after(limit: &Limit, period: u64) -> Span {
+    let per_period = limit.ticks().map_or(1, |ticks| ticks.per_period);
+    let nanos = u128::from(limit.deepest()).saturating_mul(u128::from(period));
+    let nanos = nanos.div_ceil(u128::from(per_period.max(1)));
+    Span::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+/// How long a receipt is remembered.
+pub(super) fn receipt_seconds(left: Span) -> u64 {
+    left.as_nanos().div_ceil(NANOS).saturating_add(KEPT_LONGER)
+}
+
+/// The key of a receipt.
+pub(super) fn receipt_key(id: u128) -> String {
+    let mut key = "tgr".to_owned();
+    for place in (0..22_u32).rev() {
+        key.push(digit(id >> (place.saturating_mul(6))));
+    }
+    key
+}

@@ -1,0 +1,469 @@
+//! Deciding a plan: add first, and take back what is refused.
+//!
+//! ```text
+//!   each take: `ma key D<weight> v c` ──► the new value less the weight: what was found ──► Plan::take of the core
+//!     it counts as much as was added ──► done, in one round trip
+//!     it counts less or nothing      ──► `ma key MD D<rest>`, in the background
+//!     a bucket in which nothing was in use ──► its value is of the past: raised, or swapped if nothing changed meanwhile
+//!   a key that was refused a moment ago: `mg key v` first, and nothing is added if that is enough to refuse
+//! ```
+//!
+//! All takes of a plan are added at the same time, and taken back together. What is added is in use until it is taken back: other
+//! callers may be refused too early meanwhile, but never pass too early.
+//!
+//! **A bucket of the past.** Its value is the tick at which nothing is in use; when that has passed, adding to it does not make the
+//! weight count. Let the found value be `v`, the weight `w`, and `v < now`:
+//! - `v + w ≥ now`: everyone after this finds a current value, and adds to it. Raising it by `now − v` makes it what it should be.
+//! - `v + w < now`: others may be in the same situation. The value is swapped for `now + w`, if nothing has changed since; otherwise
+//!   the weight did not count, and the take is tried again. What it left in the past is of no use to anybody.
+
+use super::Memcached;
+use super::connection::Connection;
+use super::counters::{Counter, Reading, Shape};
+use super::meta::{self, Reply};
+use super::server::{Failed, MemcachedServer, error_of, unexpected};
+use crate::error::StoreError;
+use crate::plan_vec::PlanVec;
+use crate::remote::ErrorClass;
+use crate::store::{Answer, AnsweredBy};
+use futures_util::future::join_all;
+use tidegate_core::{
+    Decision, Now, Outcome, Plan, PlanOutcome, RejectedCost, Take, Timestamp, Written,
+};
+
+/// A take, while it is decided.
+pub(super) struct Attempt<'l> {
+    pub(super) take: Take<'l>,
+    /// `None`: the limit keeps no state.
+    pub(super) counter: Option<Counter>,
+    /// What is added; 0 for a take that never passes or costs nothing.
+    pub(super) weight: u64,
+}
+
+/// What the server of a take replied.
+pub(super) struct Found {
+    reading: Reading,
+    /// The value after the weight was added, and the number by which it can be swapped.
+    value: u64,
+    cas: u64,
+    added: u64,
+    /// The connection over which it was added. What follows goes over the same: a restarted server numbers its values anew.
+    connection: Option<Connection>,
+}
+
+/// Whether a visit adds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Visit {
+    Look,
+    Add,
+}
+
+/// How often a plan is tried: again whenever somebody else writes a bucket of the past at the same moment.
+const MAX_TRIES: usize = 8;
+
+impl Memcached {
+    pub(super) async fn decide(
+        &self,
+        plan: &Plan<'_>,
+        until: Timestamp,
+    ) -> Result<Answer, StoreError> {
+        let decided = self.try_to_decide(plan, until).await;
+        decided.map_err(|failed| self.counted(failed))
+    }
+
+    async fn try_to_decide(&self, plan: &Plan<'_>, until: Timestamp) -> Result<Answer, Failed> {
+        for _ in 0..MAX_TRIES {
+            let now = self.context.clock.now();
+            let attempts = self.attempts(plan.takes(), now)?;
+            self.check_servers(&attempts)?;
+            let answer = |done| Answer { at: now.steady, done, by: AnsweredBy::Store };
+            if plan.takes().iter().any(|take| self.refused.contains(take.state, now.steady)) {
+                let found = self.visit(&attempts, Visit::Look, until).await?;
+                let (done, _) = judge(plan, now, &attempts, &found);
+                let is_free = |take: &Take<'_>| take.refused == RejectedCost::Free;
+                if !done.passes && plan.takes().iter().all(is_free) {
+                    self.note_refusals(plan, &done, now);
+                    return Ok(answer(done));
+                }
+            }
+            let found = self.visit(&attempts, Visit::Add, until).await?;
+            let (done, effects) = judge(plan, now, &attempts, &found);
+            if self.settle(&attempts, &found, &effects, until).await? {
+                self.note_refusals(plan, &done, now);
+                return Ok(answer(done));
+            }
+        }
+        let why = "too many callers write this key at the same time";
+        Err(Failed(ErrorClass::Busy, StoreError::Unavailable(why.into())))
+    }
+
+    fn note_refusals(&self, plan: &Plan<'_>, done: &PlanOutcome, now: Now) {
+        for (take, decision) in plan.takes().iter().zip(&done.decisions) {
+            if matches!(decision.outcome, Outcome::Deny(_)) {
+                self.refused.note(take.state, now.steady);
+            }
+        }
+    }
+
+    /// What each take would be answered alone. Adds nothing.
+    pub(super) async fn look(
+        &self,
+        plan: &Plan<'_>,
+        until: Timestamp,
+    ) -> Result<Vec<Decision>, Failed> {
+        let now = self.context.clock.now();
+        let attempts = self.attempts(plan.takes(), now)?;
+        let found = self.visit(&attempts, Visit::Look, until).await?;
+        let decide = |(attempt, found): (&Attempt<'_>, &Found)| {
+            let ask = plan.ask(&attempt.take, now);
+            attempt.take.limit.decide(&attempt.state(found), &ask)
+        };
+        Ok(attempts.iter().zip(&found).map(decide).collect())
+    }
+
+    // === attempts ===
+
+    fn attempts<'l>(&self, takes: &[Take<'l>], now: Now) -> Result<PlanVec<Attempt<'l>>, Failed> {
+        takes.iter().map(|take| self.attempt(*take, now)).collect()
+    }
+
+    pub(super) fn attempt<'l>(&self, take: Take<'l>, now: Now) -> Result<Attempt<'l>, Failed> {
+        let shape = self.shape(take.limit)?;
+        let counter = |shape| {
+            let counter = Counter::new(shape, take.state, take.limit, now.of(take.limit));
+            if shape == Shape::Calendar {
+                self.shapes.remember_window(counter.number);
+            }
+            counter
+        };
+        let weight = take.limit.weight(take.cost, take.bound);
+        let weight = weight.filter(|weight| *weight <= take.limit.room(take.bound)).unwrap_or(0);
+        Ok(Attempt { take, counter: shape.map(counter), weight })
+    }
+
+    /// The shape of a limit, which is remembered for resets.
+    fn shape(&self, limit: &tidegate_core::Limit) -> Result<Option<Shape>, Failed> {
+        let shape = Shape::of(limit).map_err(|reason| {
+            let limit = Box::new(limit.clone());
+            Failed(ErrorClass::Other, StoreError::Unsupported { limit, reason })
+        })?;
+        if let Some(shape) = shape {
+            self.shapes.remember(shape);
+        }
+        Ok(shape)
+    }
+
+    fn server(&self, take: &Take<'_>) -> Result<&MemcachedServer, Failed> {
+        let server = self.servers.get(self.placement.server_of(take.state));
+        let missing = || StoreError::Broken("a key without a server".to_owned());
+        server.map(|server| &**server).ok_or_else(|| Failed(ErrorClass::Other, missing()))
+    }
+
+    /// If some servers are down and others are not, the takes whose servers are down are named, and nothing is counted.
+    fn check_servers(&self, attempts: &[Attempt<'_>]) -> Result<(), Failed> {
+        if let [_] | [] = attempts {
+            return Ok(());
+        }
+        let is_down = |attempt: &Attempt<'_>| {
+            attempt.counter.is_some()
+                && self.server(&attempt.take).is_ok_and(|server| server.down().is_some())
+        };
+        let down = attempts.iter().enumerate().filter(|(_, attempt)| is_down(attempt));
+        let down: Vec<usize> = down.map(|(index, _)| index).collect();
+        if down.is_empty() || down.len() == attempts.len() {
+            return Ok(());
+        }
+        Err(Failed(ErrorClass::Disconnected, StoreError::Partly(down)))
+    }
+
+    // === visits ===
+
+    /// Visits the counters of all takes at the same time. If one fails, what the others added is taken back.
+    async fn visit(
+        &self,
+        attempts: &[Attempt<'_>],
+        visit: Visit,
+        until: Timestamp,
+    ) -> Result<PlanVec<Found>, Failed> {
+        if let [attempt] = attempts {
+            return Ok(PlanVec::from_iter([self.visit_one(attempt, visit, until).await?]));
+        }
+        let visits = attempts.iter().map(|attempt| self.visit_one(attempt, visit, until));
+        let visited = join_all(visits).await;
+        if visited.iter().all(Result::is_ok) {
+            return visited.into_iter().collect();
+        }
+        for (attempt, found) in attempts.iter().zip(&visited) {
+            if let Ok(found) = found {
+                found.take_back(attempt, found.added);
+            }
+        }
+        visited.into_iter().collect()
+    }
+
+    pub(super) async fn visit_one(
+        &self,
+        attempt: &Attempt<'_>,
+        visit: Visit,
+        until: Timestamp,
+    ) -> Result<Found, Failed> {
+        let Some(counter) = &attempt.counter else { return Ok(Found::nothing()) };
+        let server = self.server(&attempt.take)?;
+        let added = if visit == Visit::Add { attempt.weight } else { 0 };
+        let command = if added == 0 {
+            meta::get(&counter.key)
+        } else {
+            let ttl = server.ttl(counter.seconds);
+            meta::add(&counter.key, added, counter.first(added), ttl)
+        };
+        let call = Call::begin(server, until)?;
+        let mut abandoned = Abandoned { call: &call, counter, added };
+        let before = counter.before.as_ref().map(|key| call.connection.send(meta::get(key)));
+        let sent = call.connection.send(command);
+        let mut reply = sent.map_err(|error| {
+            abandoned.added = 0;
+            call.not_sent(error)
+        })?;
+        let reply = call.reply(&mut reply).await?;
+        let value = match (&reply, added) {
+            (Reply::Missing, 0) => counter.empty(),
+            _ => reply.number().ok_or_else(|| {
+                // Nothing was added to what is no number.
+                abandoned.added = 0;
+                call.unexpected(&reply)
+            })?,
+        };
+        let before = match before {
+            None => 0,
+            Some(sent) => {
+                let mut reply = sent.map_err(|error| call.not_sent(error))?;
+                match call.reply(&mut reply).await? {
+                    Reply::Missing => 0,
+                    reply => reply.number().ok_or_else(|| call.unexpected(&reply))?,
+                }
+            }
+        };
+        abandoned.added = 0;
+        let cas = if let Reply::Value { cas, .. } = reply { cas } else { 0 };
+        let reading = Reading { value: value.saturating_sub(added), before };
+        drop(abandoned);
+        Ok(Found { reading, value, cas, added, connection: Some(call.connection) })
+    }
+
+    // === corrections ===
+
+    /// Makes the counters show what the decision counted. Returns whether it did; if not, nothing is counted.
+    pub(super) async fn settle(
+        &self,
+        attempts: &[Attempt<'_>],
+        found: &[Found],
+        effects: &[i128],
+        until: Timestamp,
+    ) -> Result<bool, Failed> {
+        let all = || attempts.iter().zip(found).zip(effects);
+        let mut raises = PlanVec::new();
+        for ((attempt, found), effect) in all() {
+            let Some(counter) = &attempt.counter else { continue };
+            let counted = u64::try_from(*effect).unwrap_or(0);
+            if counted > 0 && !counter.is_current(found.reading) {
+                raises.push(self.raise(attempt, counter, found, counted, until));
+            } else {
+                found.take_back(attempt, found.added.saturating_sub(counted));
+            }
+        }
+        if raises.is_empty() {
+            return Ok(true);
+        }
+        let raised = join_all(raises).await;
+        if raised.iter().all(|raised| matches!(raised, Ok(true))) {
+            return Ok(true);
+        }
+        let mut raised_one = raised.iter();
+        for ((attempt, found), effect) in all() {
+            let Some(counter) = &attempt.counter else { continue };
+            let counted = u64::try_from(*effect).unwrap_or(0);
+            let was_raised = counted > 0 && !counter.is_current(found.reading);
+            if !was_raised || matches!(raised_one.next(), Some(Ok(true))) {
+                found.take_back(attempt, counted);
+            }
+        }
+        for raised in raised {
+            raised?;
+        }
+        Ok(false)
+    }
+
+    /// Makes a weight count that was added to a bucket of the past. Returns whether it does.
+    async fn raise(
+        &self,
+        attempt: &Attempt<'_>,
+        counter: &Counter,
+        found: &Found,
+        counted: u64,
+        until: Timestamp,
+    ) -> Result<bool, Failed> {
+        let server = self.server(&attempt.take)?;
+        let Some(connection) = found.connection.clone() else { return Ok(true) };
+        let (now, ttl) = (counter.number, server.ttl(counter.seconds));
+        let command = if found.value >= now {
+            let by = now.saturating_sub(found.reading.value);
+            let by = by.saturating_sub(found.added.saturating_sub(counted));
+            meta::add(&counter.key, by, now.saturating_add(counted), ttl)
+        } else {
+            meta::swap(&counter.key, now.saturating_add(counted), found.cas, ttl)
+        };
+        let call = Call::over(server, connection, until)?;
+        let sent = call.connection.send(command);
+        let mut reply = sent.map_err(|error| call.not_sent(error))?;
+        match call.reply(&mut reply).await? {
+            Reply::Done | Reply::Value { .. } => Ok(true),
+            Reply::NotStored | Reply::Missing => Ok(false),
+            reply @ (Reply::Version(_) | Reply::Stats(_) | Reply::Error(_)) => {
+                Err(call.unexpected(&reply))
+            }
+        }
+    }
+}
+
+/// The core's decision on a plan, and how much each take counted.
+fn judge<'l>(
+    plan: &Plan<'l>,
+    now: Now,
+    attempts: &[Attempt<'l>],
+    found: &[Found],
+) -> (PlanOutcome, PlanVec<i128>) {
+    let states = attempts.iter().zip(found).map(|(attempt, found)| attempt.state(found));
+    let mut states: PlanVec<Written<'l>> = states.collect();
+    let done = plan.take(now, &mut states);
+    let effects = attempts.iter().zip(found).zip(&states);
+    let effect = |((attempt, found), state)| Attempt::effect(attempt, found, state, now);
+    (done, effects.map(effect).collect())
+}
+
+impl<'l> Attempt<'l> {
+    /// The state that was found.
+    pub(super) fn state(&self, found: &Found) -> Written<'l> {
+        let limit = self.take.limit;
+        match &self.counter {
+            None => Written::empty(limit),
+            Some(counter) => {
+                let state = limit.remember(&counter.contents(limit, found.reading));
+                Written { shape: limit, state }
+            }
+        }
+    }
+
+    /// How much was counted when this state was left.
+    pub(super) fn effect(&self, found: &Found, left: &Written<'_>, now: Now) -> i128 {
+        let limit = self.take.limit;
+        self.counter.as_ref().map_or(0, |counter| {
+            counter.effect(limit, found.reading, &left.remembered(now.of(limit)))
+        })
+    }
+}
+
+impl Found {
+    fn nothing() -> Self {
+        let reading = Reading { value: 0, before: 0 };
+        Self { reading, value: 0, cas: 0, added: 0, connection: None }
+    }
+
+    /// Takes back a part of what was added. Nobody waits for it: it is executed before whatever this node sends next.
+    fn take_back(&self, attempt: &Attempt<'_>, weight: u64) {
+        if weight > 0
+            && let (Some(counter), Some(connection)) = (&attempt.counter, &self.connection)
+        {
+            // If the connection has ended, or too much waits, the weight stays: less than the limit passes.
+            let _ = connection.send_only(meta::subtract(&counter.key, weight));
+        }
+    }
+}
+
+// === calls ===
+
+/// A call to a server that is under way.
+pub(super) struct Call<'s> {
+    server: &'s MemcachedServer,
+    pub(super) connection: Connection,
+    generation: u64,
+    until: Timestamp,
+    _permit: tokio::sync::SemaphorePermit<'s>,
+}
+
+impl<'s> Call<'s> {
+    pub(super) fn begin(server: &'s MemcachedServer, until: Timestamp) -> Result<Self, Failed> {
+        let (connection, _) = server.connection()?;
+        Self::over(server, connection, until)
+    }
+
+    /// Over a connection that was used before.
+    fn over(
+        server: &'s MemcachedServer,
+        connection: Connection,
+        until: Timestamp,
+    ) -> Result<Self, Failed> {
+        let full = |error| Failed(ErrorClass::Overloaded, error);
+        let permit = server.gate().enter().map_err(full)?;
+        let (_, generation) = server.connection()?;
+        if server.left(until) == tidegate_core::Span::ZERO {
+            // The caller would not wait for the reply, so nothing is sent and nothing is counted.
+            return Err(server.timed_out());
+        }
+        Ok(Self { server, connection, generation, until, _permit: permit })
+    }
+
+    pub(super) async fn reply(
+        &self,
+        reply: &mut tokio::sync::oneshot::Receiver<Reply>,
+    ) -> Result<Reply, Failed> {
+        let left = self.server.left(self.until);
+        let replied = tokio::time::timeout(left.into(), self.connection.reply(reply)).await;
+        match replied {
+            Ok(Ok(Reply::Error(text))) => {
+                self.server.answered();
+                Err(error_of(&text))
+            }
+            Ok(Ok(reply)) => {
+                self.server.answered();
+                Ok(reply)
+            }
+            Ok(Err(error)) => {
+                self.server.lost(self.generation, &error);
+                Err(Failed(ErrorClass::Disconnected, error))
+            }
+            Err(_late) => {
+                self.server.gate().timed_out_after(left);
+                Err(self.server.timed_out())
+            }
+        }
+    }
+
+    pub(super) fn not_sent(&self, error: StoreError) -> Failed {
+        if matches!(error, StoreError::Overloaded) {
+            return Failed(ErrorClass::Overloaded, error);
+        }
+        self.server.lost(self.generation, &error);
+        Failed(ErrorClass::Disconnected, error)
+    }
+
+    pub(super) fn unexpected(&self, reply: &Reply) -> Failed {
+        Failed(ErrorClass::Wrong, unexpected(reply))
+    }
+}
+
+/// What was added by a caller that gave up, because of its deadline or because its future was dropped, is taken back. The server
+/// executes that right after what was added, whenever that is.
+struct Abandoned<'c> {
+    call: &'c Call<'c>,
+    counter: &'c Counter,
+    added: u64,
+}
+
+impl Drop for Abandoned<'_> {
+    fn drop(&mut self) {
+        if self.added > 0 {
+            let subtract = meta::subtract(&self.counter.key, self.added);
+            let _ = self.call.connection.send_only(subtract);
+        }
+    }
+}

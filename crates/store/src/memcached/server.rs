@@ -1,0 +1,250 @@
+//! One memcached server: its connection behind a gate, and the probes of its keeper.
+//!
+//! ```text
+//!   probe:  mn ──► version (once) ──► verifier of the secret ──► a value is added to and swapped ──► stats and canary
+//! ```
+
+use super::address::Address;
+use super::connection::Connection;
+use super::losses::{LossCounts, LossWatch, Vitals};
+use super::meta::{self, Reply, Ttl};
+use super::settings::MemcachedSettings;
+use crate::clock::Clock;
+use crate::error::StoreError;
+use crate::remote::{ErrorClass, ErrorCounts, Gate, Server, tcp};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+use tidegate_core::{Span, Timestamp};
+
+/// What all servers of one store share.
+pub(super) struct StoreContext {
+    pub(super) settings: MemcachedSettings,
+    /// Hash of the secret. A server must hold this value or none: the states of two secrets never mix.
+    pub(super) verifier: String,
+    /// This node's clock. It decides.
+    pub(super) clock: Clock,
+    pub(super) errors: ErrorCounts,
+    pub(super) losses: LossCounts,
+    /// How often a background task panicked and was restarted. Relaxed: for metrics.
+    pub(super) restarts: Arc<AtomicU64>,
+}
+
+/// A server. Its callers and the keeper of its connection share it.
+pub(super) struct MemcachedServer {
+    address: Address,
+    gate: Gate<Connection>,
+    context: Arc<StoreContext>,
+    watch: LossWatch,
+}
+
+/// A call that failed.
+#[derive(Debug)]
+pub(super) struct Failed(pub(super) ErrorClass, pub(super) StoreError);
+
+/// Values that belong to the store and to no key.
+const VERIFIER_KEY: &str = "tg:verifier";
+const CANARY_KEY: &str = "tg:canary";
+const PROBE_KEY: &str = "tg:probe";
+/// A clock that differs by more than this from a server's is reported; the server tells whole seconds.
+const MOST_SKEW_SECONDS: u64 = 2;
+/// Longer error texts of a server are cut.
+const MAX_TEXT: usize = 200;
+/// The meta protocol with all that this store needs.
+const OLDEST_VERSION: (u32, u32) = (1, 6);
+
+impl MemcachedServer {
+    pub(super) fn new(address: Address, context: &Arc<StoreContext>) -> Self {
+        let MemcachedSettings { timeout, in_flight, .. } = context.settings;
+        let gate = Gate::new(address.to_string(), timeout, in_flight, context.clock.clone());
+        Self { address, gate, context: Arc::clone(context), watch: LossWatch::default() }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.gate.name
+    }
+
+    /// Why the server is not called at the moment; `None` while the breaker is closed.
+    pub(super) fn down(&self) -> Option<String> {
+        self.gate.complaint()
+    }
+
+    /// What an operator should know of the server: it is down, has lost counters, or has another time.
+    pub(super) fn complaint(&self) -> Option<String> {
+        let skewed = || {
+            let skew = self.skew().filter(|skew| *skew > MOST_SKEW_SECONDS)?;
+            Some(format!("its clock and that of this node differ by {skew} s"))
+        };
+        let lost = || self.watch.complaint(self.gate.now()).map(str::to_owned);
+        self.down().or_else(lost).or_else(skewed)
+    }
+
+    /// The difference between the clock of this node and that of the server at the last look, which was less than a second ago.
+    fn skew(&self) -> Option<u64> {
+        let node = self.gate.now().as_nanos() / 1_000_000_000;
+        Some(self.watch.server_time()?.abs_diff(node))
+    }
+
+    /// How long a value is kept.
+    pub(super) fn ttl(&self, seconds: u64) -> Ttl {
+        Ttl::new(seconds, self.watch.server_time().unwrap_or(0))
+    }
+
+    /// The connection, if the breaker is closed. A call that holds it talks to one process only.
+    pub(super) fn connection(&self) -> Result<(Connection, u64), Failed> {
+        self.gate.connection().map_err(|error| Failed(ErrorClass::Disconnected, error))
+    }
+
+    pub(super) fn left(&self, until: Timestamp) -> Span {
+        self.gate.left(until)
+    }
+
+    pub(super) fn gate(&self) -> &Gate<Connection> {
+        &self.gate
+    }
+
+    pub(super) fn answered(&self) {
+        self.gate.answered();
+    }
+
+    pub(super) fn lost(&self, generation: u64, why: &StoreError) {
+        self.gate.lost(generation, why);
+    }
+
+    pub(super) fn timed_out(&self) -> Failed {
+        Failed(ErrorClass::TimedOut, StoreError::TimedOut(self.context.settings.timeout))
+    }
+
+    // === probes ===
+
+    /// Asks outside of the gate, for the keeper.
+    async fn ask(&self, connection: &Connection, command: Vec<u8>) -> Result<Reply, StoreError> {
+        let mut reply = connection.send(command)?;
+        match connection.reply(&mut reply).await? {
+            Reply::Error(text) => Err(error_of(&text).1),
+            reply => Ok(reply),
+        }
+    }
+
+    async fn connect(&self) -> Result<Connection, StoreError> {
+        let Address { host, port } = &self.address;
+        let within = self.context.settings.connect_timeout;
+        let stream = tokio::time::timeout(within.into(), tcp(host, *port)).await;
+        let stream = stream.map_err(|_late| StoreError::TimedOut(within))?;
+        let stream = stream.map_err(|error| StoreError::Unavailable(Box::new(error)))?;
+        let connection = Connection::new(stream, self.context.settings.in_flight.saturating_mul(2));
+        let checking = async {
+            self.check_version(&connection).await?;
+            self.compare_verifier(&connection).await
+        };
+        let checked = tokio::time::timeout(within.into(), checking).await;
+        checked.map_err(|_late| StoreError::TimedOut(within))??;
+        Ok(connection)
+    }
+
+    async fn check_version(&self, connection: &Connection) -> Result<(), StoreError> {
+        let reply = self.ask(connection, b"version\r\n".to_vec()).await?;
+        let Reply::Version(version) = reply else { return Err(unexpected(&reply)) };
+        let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());
+        let is_new = (parts.next().flatten(), parts.next().flatten())
+            >= (Some(OLDEST_VERSION.0), Some(OLDEST_VERSION.1));
+        if is_new && self.ask(connection, b"mn\r\n".to_vec()).await? == Reply::Done {
+            return Ok(());
+        }
+        Err(StoreError::Unusable(format!(
+            "memcached {version} lacks the meta protocol; tidegate needs memcached 1.6 or newer"
+        )))
+    }
+
+    /// Writes the verifier of the secret to the server, or compares it with the one that is there.
+    async fn compare_verifier(&self, connection: &Connection) -> Result<(), StoreError> {
+        let verifier = &self.context.verifier;
+        let set = meta::set_if_absent(VERIFIER_KEY, verifier, self.ttl(0));
+        self.ask(connection, set).await?;
+        match self.ask(connection, meta::get(VERIFIER_KEY)).await? {
+            Reply::Value { text, .. } if text != *verifier => Err(StoreError::OtherSecret),
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds to a value and swaps it, as decisions do: a server that only answers `mn` may be unable to.
+    async fn run_probe(&self, connection: &Connection) -> Result<(), StoreError> {
+        let reply = self.ask(connection, meta::add(PROBE_KEY, 1, 1, self.ttl(60))).await?;
+        let Reply::Value { cas, .. } = reply else { return Err(unexpected(&reply)) };
+        if cas == 0 {
+            let why = "it was started with -C, which switches off compare and swap";
+            return Err(StoreError::Unusable(why.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Looks for losses, and learns the server's time.
+    async fn look(&self, connection: &Connection) -> Result<(), StoreError> {
+        let canary =
+            self.ask(connection, meta::set_if_absent(CANARY_KEY, "1", self.ttl(0))).await?;
+        let reply = self.ask(connection, b"stats\r\n".to_vec()).await?;
+        let Reply::Stats(stats) = reply else { return Err(unexpected(&reply)) };
+        let stat = |name: &str| {
+            let stat = stats.iter().find(|(known, _)| known == name);
+            stat.and_then(|(_, value)| value.parse().ok()).unwrap_or(0)
+        };
+        let vitals = Vitals {
+            pid: stat("pid"),
+            uptime: stat("uptime"),
+            flushes: stat("cmd_flush"),
+            evictions: stat("evictions"),
+            time: stat("time"),
+            has_canary: canary == Reply::NotStored,
+        };
+        self.watch.look(self.gate.now(), vitals, &self.context.losses);
+        // Nobody with another secret shall use what was emptied.
+        let set = meta::set_if_absent(VERIFIER_KEY, &self.context.verifier, self.ttl(0));
+        self.ask(connection, set).await.map(drop)
+    }
+}
+
+impl Server for MemcachedServer {
+    type Connection = Connection;
+
+    const PROBE_INTERVAL: Duration = Duration::from_millis(500);
+
+    fn gate(&self) -> &Gate<Connection> {
+        &self.gate
+    }
+
+    async fn connect_and_probe(
+        &self,
+        current: Option<Connection>,
+    ) -> Result<Connection, StoreError> {
+        let connection = match current {
+            Some(connection) => connection,
+            None => self.connect().await?,
+        };
+        let timeout = self.context.settings.timeout.max(self.context.settings.connect_timeout);
+        let probing = async {
+            self.run_probe(&connection).await?;
+            self.look(&connection).await
+        };
+        let probed = tokio::time::timeout(timeout.into(), probing).await;
+        probed.map_err(|_late| StoreError::TimedOut(timeout))??;
+        Ok(connection)
+    }
+}
+
+/// The class of an error that a server replied.
+pub(super) fn error_of(text: &str) -> Failed {
+    let text: String = text.chars().take(MAX_TEXT).collect();
+    if text.contains("out of memory") || text.contains("Out of memory") {
+        return Failed(ErrorClass::Full, StoreError::Refuses(text));
+    }
+    if text.starts_with("SERVER_ERROR") {
+        return Failed(ErrorClass::Other, StoreError::Refuses(text));
+    }
+    Failed(ErrorClass::Wrong, StoreError::Broken(text))
+}
+
+/// A reply to another command: a bug, or a server of another kind.
+pub(super) fn unexpected(reply: &Reply) -> StoreError {
+    let text: String = format!("{reply:?}").chars().take(MAX_TEXT).collect();
+    StoreError::Broken(format!("unexpected: {text}"))
+}
