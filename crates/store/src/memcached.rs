@@ -98,7 +98,8 @@ const MAX_PARALLEL_PLANS: usize = 128;
 // === impl Memcached ===
 
 impl Memcached {
-    /// Connects to all servers, and checks that they hold no states of another secret.
+    /// Connects to all servers, and checks that they hold no states of another secret. Limits are decided by `clock`, which should
+    /// agree with those of the other nodes.
     pub async fn connect(
         settings: &MemcachedSettings,
         secret: &Secret,
@@ -128,6 +129,7 @@ impl Memcached {
             settings: settings.clone(),
             verifier: format!("{:032x}", secret.verifier()),
             clock,
+            timer: Clock::system(),
             errors: Default::default(),
             losses: Default::default(),
             restarts: Arc::default(),
@@ -180,8 +182,9 @@ impl Memcached {
         }
     }
 
+    /// The time by which callers wait.
     fn now(&self) -> Timestamp {
-        self.context.clock.now().steady
+        self.context.timer.now().steady
     }
 
     /// The deadline of a call that begins now, for a caller that may wait for less than the store's timeout.
@@ -218,7 +221,7 @@ impl Store for Memcached {
 
     async fn charge(&self, takes: &[Take<'_>]) -> Result<Charged, StoreError> {
         let until = self.deadline_within(None);
-        let at = self.now();
+        let at = self.context.clock.now().steady;
         let mut charged = Charged { at, decisions: vec![], receipts: vec![] };
         for take in takes {
             let (decision, receipt) =

@@ -45,6 +45,22 @@ pub struct Rig<S> {
     pub store: S,
     /// Sets the time by which the store decides.
     pub set_time: SetTime<S>,
+    /// What the store does otherwise than most.
+    pub declared: Declared,
+}
+
+/// What a store declares that it does otherwise than most. The cases of the suite allow it then.
+///
+/// ```
+/// let declared = tidegate_store::testing::Declared::default();
+/// assert!(!declared.edits_begin_anew);
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Declared {
+    /// A state begins anew when the period of its limit is edited, or anything of its bucket.
+    pub edits_begin_anew: bool,
+    /// The store goes by the present time alone: it does not remember that the clock was further ahead.
+    pub forgets_later_times: bool,
 }
 
 /// Runs every case of the contract against fresh stores.
@@ -56,11 +72,12 @@ pub struct Rig<S> {
 /// ```
 /// # futures_are_ready(async {
 /// use tidegate_core::Timestamp;
-/// use tidegate_store::testing::{Rig, conformance};
+/// use tidegate_store::testing::{Declared, Rig, conformance};
 /// use tidegate_store::{Clock, Memory};
 /// let cases = conformance(async || Rig {
 ///     store: Memory::new(Clock::manual(Timestamp::EPOCH)),
 ///     set_time: Box::new(|store: &Memory, now| store.clock().set(now)),
+///     declared: Declared::default(),
 /// })
 /// .await;
 /// assert!(cases > 10);
@@ -93,11 +110,12 @@ impl<S> Rig<S> {
     ///
     /// ```
     /// use tidegate_core::Timestamp;
-    /// use tidegate_store::testing::Rig;
+    /// use tidegate_store::testing::{Declared, Rig};
     /// use tidegate_store::{Clock, Memory};
     /// let rig = Rig {
     ///     store: Memory::new(Clock::manual(Timestamp::EPOCH)),
     ///     set_time: Box::new(|store: &Memory, now| store.clock().set(now)),
+    ///     declared: Declared::default(),
     /// };
     /// rig.at(7);
     /// assert_eq!(rig.store.clock().now().steady, Timestamp::from_nanos(7));

@@ -18,13 +18,14 @@ use std::thread;
 use support::concurrency::{Racy, hammer, plan};
 use support::{concurrency, timelines};
 use tidegate_core::{Algorithm, Cost, Limit, Now, Outcome, Plan, Span, StateId, Take, Timestamp};
-use tidegate_store::testing::{Faulty, Rig, conformance};
+use tidegate_store::testing::{Declared, Faulty, Rig, conformance};
 use tidegate_store::{Clock, Memory, Plain, ReceiptId, Settled, Settlement};
 
 fn rig() -> Rig<Memory> {
     Rig {
         store: Memory::new(Clock::manual(Timestamp::EPOCH)),
         set_time: Box::new(|store: &Memory, now| store.clock().set(now)),
+        declared: Declared::default(),
     }
 }
 
@@ -32,6 +33,7 @@ fn plain_rig() -> Rig<Plain> {
     Rig {
         store: Plain::new(Clock::manual(Timestamp::EPOCH)),
         set_time: Box::new(|store: &Plain, now| store.clock().set(now)),
+        declared: Declared::default(),
     }
 }
 
@@ -62,8 +64,12 @@ async fn memory_keeps_the_contract() {
 #[tokio::test]
 async fn a_faulty_store_without_faults_keeps_the_contract() {
     let set_time = |store: &Faulty<Memory>, now| store.inner().clock().set(now);
-    conformance(async || Rig { store: Faulty::new(rig().store), set_time: Box::new(set_time) })
-        .await;
+    conformance(async || Rig {
+        store: Faulty::new(rig().store),
+        set_time: Box::new(set_time),
+        declared: Declared::default(),
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -17,7 +17,8 @@ use std::sync::{Arc, Mutex};
 use support::timelines;
 use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take, Timestamp};
 use tidegate_store::testing::{
-    Network, NetworkFuture, Rig, SimulatedRedis, SimulatedReply, SimulatedRequest, conformance,
+    Declared, Network, NetworkFuture, Rig, SimulatedRedis, SimulatedReply, SimulatedRequest,
+    conformance,
 };
 use tidegate_store::{Clock, Redis, RedisSettings, Secret, Store as _};
 use tokio::sync::watch;
@@ -47,7 +48,11 @@ async fn rig(servers: usize) -> Rig<Redis> {
     let network: Arc<dyn Network> = Arc::new(Direct::default());
     let networks = vec![network; servers];
     let store = Redis::simulated(&settings, &Secret::new([7; 32]), clock, networks).await.unwrap();
-    Rig { store, set_time: Box::new(|store: &Redis, now| store.set_test_time(now)) }
+    Rig {
+        store,
+        set_time: Box::new(|store: &Redis, now| store.set_test_time(now)),
+        declared: Declared::default(),
+    }
 }
 
 #[tokio::test]

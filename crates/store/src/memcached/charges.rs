@@ -78,7 +78,7 @@ impl Memcached {
         until: Timestamp,
     ) -> Result<bool, Failed> {
         let server = self.server_of(StateId(id))?;
-        let seconds = counters::receipt_seconds(expires.since(self.now()));
+        let seconds = counters::receipt_seconds(expires.since(self.context.clock.now().steady));
         let mark = meta::set_if_absent(&counters::receipt_key(id), "1", server.ttl(seconds));
         let call = Call::begin(server, until)?;
         let mut reply = call.connection.send(mark).map_err(|error| call.not_sent(error))?;
@@ -142,7 +142,7 @@ impl Creditor for Memcached {
     ) -> PendingCharge {
         let number = self.next_receipt.fetch_add(1, Ordering::Relaxed);
         let id = ReceiptId(u128::from(self.node_id) << 64 | u128::from(number));
-        let until = now.after(RECEIPT_KEPT).unwrap_or(Timestamp::END);
+        let until = self.context.clock.now().steady.after(RECEIPT_KEPT).unwrap_or(Timestamp::END);
         PendingCharge { id, made: now, until, state, limit, cost }
     }
 

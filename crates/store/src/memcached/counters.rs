@@ -5,11 +5,11 @@
 //! | `fixed_window` | the count of a window | `tg` state `f` period `.` window |
 //! | `fixed_window` of a calendar | the same | `tg` state `c.` window |
 //! | `sliding_weighted` | the same; a decision reads two | `tg` state `w` period `.` window |
-//! | `token_bucket` | the tick at which nothing is in use any more | `tg` state `t` period `.` amount |
+//! | `token_bucket` | the tick at which nothing is in use any more | `tg` state `t` period `.` amount `.` length of a tick |
 //!
 //! States have 96 bits of their name as 16 digits of base 64, numbers as many as they need. A window that is named in its key is
-//! never counted in another one, however late a command arrives. The ticks of a bucket depend on its rate; so a bucket whose rate
-//! is edited begins full, under another key.
+//! never counted in another one, however late a command arrives. The ticks of a bucket depend on its rate, and their length on its
+//! burst; so a bucket that is edited begins full, under another key.
 
 use tidegate_core::{
     Algorithm, Align, Ask, Bound, Cost, Limit, Period, Refill, Span, StateContents, StateId,
@@ -22,7 +22,7 @@ pub(super) enum Shape {
     Window { period: u64 },
     Calendar,
     Weighted { period: u64 },
-    Bucket { period: u64, amount: u64, refill: char },
+    Bucket { period: u64, amount: u64, token: u64, refill: char },
 }
 
 /// A state under a limit, now.
@@ -83,7 +83,8 @@ impl Shape {
                     Refill::Continuous => 't',
                     Refill::Interval => 'i',
                 };
-                Ok(Some(Self::Bucket { period, amount: limit.amount(), refill }))
+                let (amount, token) = (limit.amount(), ticks.token);
+                Ok(Some(Self::Bucket { period, amount, token, refill }))
             }
             (Algorithm::FixedWindow { align: Align::First }, Some(_)) => Err(
                 "memcached cannot count windows that begin with the first hit; use `align: epoch`",
@@ -118,7 +119,11 @@ impl Shape {
                 push_number(&mut key, window);
             }
             Self::Weighted { period } => push(&mut key, 'w', period, window),
-            Self::Bucket { period, amount, refill } => push(&mut key, refill, period, amount),
+            Self::Bucket { period, amount, token, refill } => {
+                push(&mut key, refill, period, amount);
+                key.push('.');
+                push_number(&mut key, u64::from(token.trailing_zeros()));
+            }
         }
         key
     }
@@ -172,7 +177,7 @@ impl Counter {
             Shape::Bucket { period, .. } => drained_after(limit, period),
         };
         let before = match shape {
-            Shape::Weighted { .. } => Some(shape.key(state, number.saturating_sub(1))),
+            Shape::Weighted { .. } => number.checked_sub(1).map(|before| shape.key(state, before)),
             Shape::Window { .. } | Shape::Calendar | Shape::Bucket { .. } => None,
         };
         let seconds = lasts.as_nanos().div_ceil(NANOS).saturating_add(KEPT_LONGER);
@@ -198,8 +203,26 @@ impl Counter {
         found.value >= self.empty()
     }
 
-    /// What was found as the state of a limit. More than a state can have in use is in use only because other callers are adding at
-    /// this moment, and will take it back.
+    /// The limit as which what was found is read, if it is more than a state of this limit can have in use: it was counted under a
+    /// larger limit, or other callers are adding at this moment and will take it back.
+    pub(super) fn wide(&self, limit: &Limit, found: Reading) -> Option<Box<Limit>> {
+        let in_use = found.value.saturating_sub(self.empty()).max(found.before);
+        if in_use <= limit.deepest() {
+            return None;
+        }
+        let token = limit.ticks().map_or(1, |ticks| ticks.token);
+        let room = in_use.div_ceil(token);
+        let wide = match limit.algorithm() {
+            Algorithm::TokenBucket { refill, .. } => {
+                let wide = Algorithm::TokenBucket { burst: Some(room), refill };
+                Limit::new(limit.amount(), limit.period().clone(), wide)
+            }
+            algorithm => Limit::new(room, limit.period().clone(), algorithm),
+        };
+        wide.ok().map(Box::new)
+    }
+
+    /// What was found as the state of a limit.
     pub(super) fn contents(&self, limit: &Limit, found: Reading) -> StateContents {
         let Reading { value, before } = self.believed(limit, found);
         match self.shape {
@@ -221,15 +244,15 @@ impl Counter {
         }
     }
 
-    /// How much a decision counted: the state that it left, compared with what was found.
-    pub(super) fn effect(&self, limit: &Limit, found: Reading, left: &StateContents) -> i128 {
+    /// How much a decision counted: the state that it left, compared with what was found and read as a state of this limit.
+    pub(super) fn effect(&self, read_as: &Limit, found: Reading, left: &StateContents) -> i128 {
         let left = match left {
             StateContents::Window { number, count } if *number == self.number => *count,
             StateContents::Windows { number, cur, .. } if *number == self.number => *cur,
             StateContents::Zero(tick) => *tick.max(&self.number),
             _ => self.empty(),
         };
-        i128::from(left).saturating_sub(i128::from(self.believed(limit, found).value))
+        i128::from(left).saturating_sub(i128::from(self.believed(read_as, found).value))
     }
 }
 

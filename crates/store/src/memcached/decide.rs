@@ -28,7 +28,7 @@ use crate::remote::ErrorClass;
 use crate::store::{Answer, AnsweredBy};
 use futures_util::future::join_all;
 use tidegate_core::{
-    Decision, Now, Outcome, Plan, PlanOutcome, RejectedCost, Take, Timestamp, Written,
+    Decision, Limit, Now, Outcome, Plan, PlanOutcome, RejectedCost, Take, Timestamp, Written,
 };
 
 /// A take, while it is decided.
@@ -43,6 +43,8 @@ pub(super) struct Attempt<'l> {
 /// What the server of a take replied.
 pub(super) struct Found {
     reading: Reading,
+    /// The limit as which it is read, if that is not the limit of the take.
+    wide: Option<Box<Limit>>,
     /// The value after the weight was added, and the number by which it can be swapped.
     value: u64,
     cas: u64,
@@ -142,7 +144,7 @@ impl Memcached {
     }
 
     /// The shape of a limit, which is remembered for resets.
-    fn shape(&self, limit: &tidegate_core::Limit) -> Result<Option<Shape>, Failed> {
+    fn shape(&self, limit: &Limit) -> Result<Option<Shape>, Failed> {
         let shape = Shape::of(limit).map_err(|reason| {
             let limit = Box::new(limit.clone());
             Failed(ErrorClass::Other, StoreError::Unsupported { limit, reason })
@@ -247,7 +249,8 @@ impl Memcached {
         let cas = if let Reply::Value { cas, .. } = reply { cas } else { 0 };
         let reading = Reading { value: value.saturating_sub(added), before };
         drop(abandoned);
-        Ok(Found { reading, value, cas, added, connection: Some(call.connection) })
+        let wide = counter.wide(attempt.take.limit, reading);
+        Ok(Found { reading, wide, value, cas, added, connection: Some(call.connection) })
     }
 
     // === corrections ===
@@ -333,7 +336,7 @@ fn judge<'l>(
     found: &[Found],
 ) -> (PlanOutcome, PlanVec<i128>) {
     let states = attempts.iter().zip(found).map(|(attempt, found)| attempt.state(found));
-    let mut states: PlanVec<Written<'l>> = states.collect();
+    let mut states: PlanVec<Written<'_>> = states.collect();
     let done = plan.take(now, &mut states);
     let effects = attempts.iter().zip(found).zip(&states);
     let effect = |((attempt, found), state)| Attempt::effect(attempt, found, state, now);
@@ -342,8 +345,11 @@ fn judge<'l>(
 
 impl<'l> Attempt<'l> {
     /// The state that was found.
-    pub(super) fn state(&self, found: &Found) -> Written<'l> {
-        let limit = self.take.limit;
+    pub(super) fn state<'s>(&self, found: &'s Found) -> Written<'s>
+    where
+        'l: 's,
+    {
+        let limit = found.wide.as_deref().unwrap_or(self.take.limit);
         match &self.counter {
             None => Written::empty(limit),
             Some(counter) => {
@@ -355,9 +361,9 @@ impl<'l> Attempt<'l> {
 
     /// How much was counted when this state was left.
     pub(super) fn effect(&self, found: &Found, left: &Written<'_>, now: Now) -> i128 {
-        let limit = self.take.limit;
+        let read_as = found.wide.as_deref().unwrap_or(self.take.limit);
         self.counter.as_ref().map_or(0, |counter| {
-            counter.effect(limit, found.reading, &left.remembered(now.of(limit)))
+            counter.effect(read_as, found.reading, &left.remembered(now.of(read_as)))
         })
     }
 }
@@ -365,7 +371,7 @@ impl<'l> Attempt<'l> {
 impl Found {
     fn nothing() -> Self {
         let reading = Reading { value: 0, before: 0 };
-        Self { reading, value: 0, cas: 0, added: 0, connection: None }
+        Self { reading, wide: None, value: 0, cas: 0, added: 0, connection: None }
     }
 
     /// Takes back a part of what was added. Nobody waits for it: it is executed before whatever this node sends next.

@@ -19,17 +19,22 @@ const MAX_VALUE: usize = 1_024;
 /// Lines of a reply to `stats`.
 const MAX_STATS: usize = 1_024;
 
-/// How long a value is kept, in seconds. memcached removes it then, so that nothing is kept for ever.
+/// memcached keeps instants in 32 bits.
+const LATEST: u64 = (1 << 31) - 1;
+
+/// How long a value is kept, in seconds. memcached removes it then, so that nothing is kept for ever. 0 is no end: for times that
+/// memcached cannot express.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ttl(u64);
 
 impl Ttl {
     /// `server_time` is the time of the server in seconds, which it counts long times to live by.
     pub(super) const fn new(seconds: u64, server_time: u64) -> Self {
-        if seconds > LONGEST_TTL {
-            return Self(server_time.saturating_add(seconds));
+        if seconds <= LONGEST_TTL {
+            return Self(seconds);
         }
-        Self(seconds)
+        let instant = server_time.saturating_add(seconds);
+        Self(if instant <= LATEST { instant } else { 0 })
     }
 }
 
@@ -213,6 +218,7 @@ mod tests {
     fn a_long_time_to_live_is_an_instant() {
         let [short, long] = [2_592_000, 2_592_001].map(|seconds| Ttl::new(seconds, 1_795_000_000));
         assert_eq!((short, long), (Ttl(2_592_000), Ttl(1_797_592_001)));
+        assert_eq!(Ttl::new(u64::MAX, 1_795_000_000), Ttl(0));
     }
 
     proptest! {

@@ -22,8 +22,10 @@ pub(super) struct StoreContext {
     pub(super) settings: MemcachedSettings,
     /// Hash of the secret. A server must hold this value or none: the states of two secrets never mix.
     pub(super) verifier: String,
-    /// This node's clock. It decides.
+    /// The clock by which limits are decided.
     pub(super) clock: Clock,
+    /// The clock by which callers wait.
+    pub(super) timer: Clock,
     pub(super) errors: ErrorCounts,
     pub(super) losses: LossCounts,
     /// How often a background task panicked and was restarted. Relaxed: for metrics.
@@ -56,7 +58,7 @@ const OLDEST_VERSION: (u32, u32) = (1, 6);
 impl MemcachedServer {
     pub(super) fn new(address: Address, context: &Arc<StoreContext>) -> Self {
         let MemcachedSettings { timeout, in_flight, .. } = context.settings;
-        let gate = Gate::new(address.to_string(), timeout, in_flight, context.clock.clone());
+        let gate = Gate::new(address.to_string(), timeout, in_flight, context.timer.clone());
         Self { address, gate, context: Arc::clone(context), watch: LossWatch::default() }
     }
 
@@ -81,7 +83,7 @@ impl MemcachedServer {
 
     /// The difference between the clock of this node and that of the server at the last look, which was less than a second ago.
     fn skew(&self) -> Option<u64> {
-        let node = self.gate.now().as_nanos() / 1_000_000_000;
+        let node = self.context.clock.now().calendar.as_nanos() / 1_000_000_000;
         Some(self.watch.server_time()?.abs_diff(node))
     }
 

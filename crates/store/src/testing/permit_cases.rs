@@ -33,6 +33,9 @@ pub(super) async fn permits_are_held_until_they_are_given_back_or_their_lease_is
     rig: Rig<S>,
 ) {
     let limit = limit(AMOUNT, LEASE_SECONDS, Algorithm::Concurrent);
+    if rig.store.supports(&limit).is_err() {
+        return;
+    }
     let mut permits = PermitRig { rig, limit, now: NOW, held: vec![], receipts: 0 };
     let mut random = 0x2545_f491_4f6c_dd1d_u64;
     let (mut refused, mut lapsed) = (0, 0);

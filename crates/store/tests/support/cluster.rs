@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tidegate_core::{Span, Timestamp};
-use tidegate_store::testing::Rig;
+use tidegate_store::testing::{Declared, Rig};
 use tidegate_store::{Redis, RedisSettings, Secret};
 
 /// Slots of a cluster.
@@ -247,7 +247,11 @@ impl Cluster {
             self.tell(port, &["FLUSHALL"]).await;
         }
         let store = self.store().await;
-        Rig { store, set_time: Box::new(|store: &Redis, now: Timestamp| store.set_test_time(now)) }
+        Rig {
+            store,
+            set_time: Box::new(|store: &Redis, now: Timestamp| store.set_test_time(now)),
+            declared: Declared::default(),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the tests of all stores share.
 #![allow(dead_code, reason = "each test file uses only some of it")]
 
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "memcached", feature = "redis"))]
 pub(crate) mod address;
 #[cfg(feature = "redis")]
 pub(crate) mod cluster;
@@ -9,6 +9,10 @@ pub(crate) mod concurrency;
 pub(crate) mod dice;
 #[cfg(feature = "redis")]
 pub(crate) mod hammer;
+#[cfg(feature = "memcached")]
+pub(crate) mod memcached;
+#[cfg(feature = "memcached")]
+pub(crate) mod memcached_twin;
 #[cfg(feature = "redis")]
 pub(crate) mod server;
 pub(crate) mod timelines;

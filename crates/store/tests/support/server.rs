@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tidegate_core::Timestamp;
-use tidegate_store::testing::Rig;
+use tidegate_store::testing::{Declared, Rig};
 use tidegate_store::{Redis, RedisSettings, Secret};
 
 /// A server process.
@@ -100,7 +100,11 @@ impl Server {
     /// A store whose scripts use the test's time.
     pub(crate) async fn rig_beside_others(&self) -> Rig<Redis> {
         let store = self.store().await;
-        Rig { store, set_time: Box::new(|store: &Redis, now: Timestamp| store.set_test_time(now)) }
+        Rig {
+            store,
+            set_time: Box::new(|store: &Redis, now: Timestamp| store.set_test_time(now)),
+            declared: Declared::default(),
+        }
     }
 
     pub(crate) async fn connection(&self) -> redis::aio::MultiplexedConnection {

@@ -17,7 +17,7 @@ pub(crate) async fn play_all<S: Store>(make: impl AsyncFn() -> Rig<S>, tick_nano
     let (mut played, mut wrong) = (0u64, Vec::new());
     for file in files {
         for scenario in parse(&fs::read_to_string(&file).unwrap()).unwrap() {
-            if !supports_all(&rig.store, &scenario, tick_nanos) {
+            if !supports_all(&rig, &scenario, tick_nanos) {
                 continue;
             }
             played += 1;
@@ -33,7 +33,20 @@ pub(crate) async fn play_all<S: Store>(make: impl AsyncFn() -> Rig<S>, tick_nano
 }
 
 /// Whether the store supports all limits of a scenario and its clock can represent all of its times.
-fn supports_all<S: Store>(store: &S, scenario: &Scenario, tick_nanos: u64) -> bool {
+fn supports_all<S: Store>(rig: &Rig<S>, scenario: &Scenario, tick_nanos: u64) -> bool {
+    let Rig { store, declared, .. } = rig;
+    let (mut limits, mut latest) = (0, Timestamp::EPOCH);
+    for step in &scenario.steps {
+        match &step.action {
+            Action::Limit(_) => limits += 1,
+            Action::At(now, _) if *now < latest && declared.forgets_later_times => return false,
+            Action::At(now, _) => latest = *now,
+            Action::Elastic(_) => {}
+        }
+    }
+    if limits > 1 && declared.edits_begin_anew {
+        return false;
+    }
     scenario.steps.iter().all(|step| match &step.action {
         Action::Limit(limit) => store.supports(limit).is_ok(),
         Action::At(now, _) => now.as_nanos() % tick_nanos == 0,

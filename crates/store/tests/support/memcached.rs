@@ -1,0 +1,105 @@
+//! A real memcached for a test, on an address of its own, killed at the end of the test.
+
+use super::address::{own_ip, own_port};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use tidegate_core::{Span, Timestamp};
+use tidegate_store::testing::{Declared, Rig};
+use tidegate_store::{Clock, Memcached, MemcachedSettings, Secret, StoreError};
+
+/// A server process.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) address: SocketAddr,
+    options: Vec<String>,
+}
+
+impl Server {
+    /// Starts memcached and waits until it accepts connections.
+    pub(crate) fn start(options: &[&str]) -> Self {
+        let address = SocketAddr::from((own_ip(), own_port()));
+        let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
+        Self { child: start(address, &options), address, options }
+    }
+
+    /// Kills the process, and starts another one at the same address.
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        self.child = start(self.address, &self.options);
+    }
+
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("memcached://{}", self.address)
+    }
+
+    /// Sends a command in one line; returns the first line of the reply.
+    pub(crate) fn command(&self, command: &str) -> String {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.write_all(format!("{command}\r\n").as_bytes()).unwrap();
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    /// A store on this server that reads this clock.
+    pub(crate) async fn store_by(&self, clock: Clock) -> Memcached {
+        connect(&self.url(), clock).await.unwrap()
+    }
+
+    /// A store whose clock the test sets, on an emptied server.
+    pub(crate) async fn rig(&self) -> Rig<Memcached> {
+        assert_eq!(self.command("flush_all"), "OK");
+        self.rig_beside_others().await
+    }
+
+    pub(crate) async fn rig_beside_others(&self) -> Rig<Memcached> {
+        let clock = Clock::manual(Timestamp::EPOCH);
+        let store = self.store_by(clock.clone()).await;
+        let declared = Declared { edits_begin_anew: true, forgets_later_times: true };
+        Rig { store, set_time: Box::new(move |_, now| clock.set(now)), declared }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A store with long timeouts, since the machine may be busy.
+pub(crate) async fn connect(url: &str, clock: Clock) -> Result<Memcached, StoreError> {
+    let patience = Span::from_secs(30);
+    let settings = MemcachedSettings {
+        timeout: patience,
+        connect_timeout: patience,
+        ..MemcachedSettings::new(url)
+    };
+    Memcached::connect(&settings, &Secret::new([7; 32]), clock).await
+}
+
+fn start(address: SocketAddr, options: &[String]) -> Child {
+    let mut child = Command::new("memcached")
+        .args(["-U", "0", "-u", "nobody", "-l"])
+        .arg(address.ip().to_string())
+        .args(["-p", &address.port().to_string()])
+        .args(options)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap_or_else(|error| panic!("memcached: {error}; `make deps` installs it"));
+    while TcpStream::connect(address).is_err() {
+        assert!(child.try_wait().unwrap().is_none(), "memcached ended immediately");
+        std::thread::yield_now();
+    }
+    child
+}
