@@ -2,8 +2,12 @@
 
 mod support;
 
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use support::dice::Dice;
 use support::memcached::{Server, connect};
-use support::{memcached_twin as twin, timelines};
+use support::{concurrency, memcached_twin as twin, timelines};
 use tidegate_core::{Algorithm, Align, Cost, Limit, Plan, Span, StateId, Take, Timestamp};
 use tidegate_store::testing::conformance;
 use tidegate_store::{Clock, Memcached, MemcachedSettings, Secret, Store, StoreError};
@@ -32,11 +36,11 @@ fn steps() -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_core_and_memcached_agree_at_every_step_of_random_histories() {
-    let server = std::sync::Arc::new(Server::start(&[]));
+    let server = Arc::new(Server::start(&[]));
     let kinds = || twin::KINDS.into_iter().chain([twin::PLANS]);
     let compared: Vec<_> = kinds()
         .map(|kind| {
-            let server = std::sync::Arc::clone(&server);
+            let server = Arc::clone(&server);
             tokio::spawn(async move {
                 let rig = server.rig_beside_others().await;
                 twin::compare(&rig, kind, steps()).await
@@ -78,7 +82,7 @@ async fn several_servers_share_the_keys_and_one_that_is_down_keeps_its_own() {
     let mut servers = [Server::start(&[]), Server::start(&[]), Server::start(&[])];
     let list: Vec<String> = servers.iter().map(|server| server.address.to_string()).collect();
     let url = format!("memcached://{}", list.join(","));
-    let clock = Clock::manual(Timestamp::from_nanos(1_700_000_000_000_000_000));
+    let clock = Clock::manual(Timestamp::from_nanos(NOW));
     let store = connect(&url, clock).await.unwrap();
     let limit = per_minute(5, Algorithm::FIXED_WINDOW);
     for key in 0..60 {
@@ -123,4 +127,149 @@ async fn a_limit_of_more_than_thirty_days_keeps_its_counts() {
         allowed += u32::from(take(&store, 1 << 100, &limit, 1).await);
     }
     assert_eq!(allowed, 3);
+}
+
+// === many processes ===
+
+/// The environment variable that tells a child the URL of the server. A process without it is not a child.
+const URL: &str = "TIDEGATE_MEMCACHED_URL";
+const PROCESSES: usize = 4;
+const TASKS: u64 = 64;
+const TAKES: u64 = 100;
+const ONE_KEY: u64 = 1_000;
+const MANY_KEYS: u64 = 3;
+
+/// A time in 2023, at which the clocks of tests stand still.
+const NOW: u64 = 1_700_000_000_000_000_000;
+
+fn hourly(amount: u64) -> [Limit; 3] {
+    [Algorithm::FIXED_WINDOW, Algorithm::SLIDING_WEIGHTED, Algorithm::TOKEN_BUCKET]
+        .map(|algorithm| Limit::new(amount, Span::from_secs(3_600), algorithm).unwrap())
+}
+
+/// Four processes of 64 tasks: 25,600 takes of one key and as many of 10,000 keys, for each algorithm. Exactly the limit passes.
+#[test]
+fn four_processes_pass_exactly_the_limit() {
+    let server = Server::start(&["-m", "256"]);
+    let program = std::env::current_exe().unwrap();
+    let start = || {
+        let mut child = Command::new(&program);
+        child.args(["--exact", "a_process_of_four", "--nocapture"]).env(URL, server.url());
+        child.stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let children: Vec<_> = (0..PROCESSES).map(|_| start()).collect();
+    let readers: Vec<_> = children
+        .into_iter()
+        .map(|child| std::thread::spawn(|| child.wait_with_output().unwrap()))
+        .collect();
+    // For each limit and key: what was asked, and what passed.
+    let mut seen: BTreeMap<(usize, u128), (u64, u64)> = BTreeMap::new();
+    for reader in readers {
+        let output = reader.join().unwrap();
+        assert!(output.status.success());
+        for line in String::from_utf8(output.stdout).unwrap().lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            let ["took", limit, key, asked, passed] = words.as_slice() else { continue };
+            let key = (limit.parse().unwrap(), key.parse().unwrap());
+            let (all_asked, all_passed) = seen.entry(key).or_default();
+            *all_asked += asked.parse::<u64>().unwrap();
+            *all_passed += passed.parse::<u64>().unwrap();
+        }
+    }
+    assert!(seen.len() > 3_000, "{}", seen.len());
+    for ((limit, key), (asked, passed)) in seen {
+        let most = if key == 0 { ONE_KEY } else { MANY_KEYS };
+        assert_eq!(passed, asked.min(most), "limit {limit}, key {key}");
+    }
+}
+
+/// The work of a child, if this process is one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_of_four() {
+    let Ok(url) = std::env::var(URL) else { return };
+    let store: &'static Memcached = Box::leak(Box::new(
+        connect(&url, Clock::manual(Timestamp::from_nanos(NOW))).await.unwrap(),
+    ));
+    for limit in 0..3 {
+        let tasks: Vec<_> =
+            (0..TASKS).map(|task| tokio::spawn(take_all(store, limit, task))).collect();
+        let mut seen: BTreeMap<u128, (u64, u64)> = BTreeMap::new();
+        for task in tasks {
+            for (key, passed) in task.await.unwrap() {
+                let (asked, all_passed) = seen.entry(key).or_default();
+                *asked += 1;
+                *all_passed += u64::from(passed);
+            }
+        }
+        println!();
+        for (key, (asked, passed)) in seen {
+            println!("took {limit} {key} {asked} {passed}");
+        }
+    }
+}
+
+/// Takes from the one key, whose number is 0, and from one of many.
+async fn take_all(store: &Memcached, which: usize, task: u64) -> Vec<(u128, bool)> {
+    let mut dice = Dice::new(task * 1_000 + u64::from(std::process::id()));
+    let (one, many) = (&hourly(ONE_KEY)[which], &hourly(MANY_KEYS)[which]);
+    let mut seen = Vec::new();
+    for _ in 0..TAKES {
+        let key = 1 + concurrency::zipf_key(&mut dice);
+        let state = (key << 64) | u128::try_from(which).unwrap();
+        seen.push((key, take(store, state, many, 1).await));
+        seen.push((0, take(store, u128::try_from(which).unwrap(), one, 1).await));
+    }
+    seen
+}
+
+/// The difference between the clocks of two nodes.
+const SKEW: u64 = 1_000_000;
+
+/// Nodes whose clocks differ by a millisecond create a bucket, and write one that has drained, at the same moment again and again.
+/// What one of them counts is not lost by another, and what it does not count is not left behind: the burst passes, no more and no
+/// less.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drained_bucket_that_many_write_at_once_loses_nothing() {
+    let server = Server::start(&[]);
+    let clocks = [0, 1, 2, 3].map(|_| Clock::manual(Timestamp::from_nanos(NOW)));
+    let mut stores = Vec::new();
+    for clock in &clocks {
+        stores.push(Arc::new(server.store_by(clock.clone()).await));
+    }
+    let bucket =
+        Algorithm::TokenBucket { burst: Some(5), refill: tidegate_core::Refill::Continuous };
+    let limit = Limit::new(1, Span::from_secs(1), bucket).unwrap();
+    for round in 0..200_u64 {
+        // The bucket has drained for a second longer than it was full.
+        for (clock, skew) in clocks.iter().zip([0, SKEW, SKEW / 2, 0]) {
+            clock.set(Timestamp::from_nanos(NOW + round * 6_000_000_000 + skew));
+        }
+        let takes = stores.iter().flat_map(|store| {
+            (0..4).map(|_| {
+                let (store, limit) = (Arc::clone(store), limit.clone());
+                tokio::spawn(async move { take(&store, 7 << 100, &limit, 1).await })
+            })
+        });
+        let takes: Vec<_> = takes.collect();
+        let mut passed = 0;
+        for take in takes {
+            passed += u32::from(take.await.unwrap());
+        }
+        wait_for_what_is_taken_back(&stores, &limit).await;
+        // Callers that were refused may have taken the place of others for a moment, but they left nothing behind, apart from the
+        // difference between the clocks.
+        clocks[1].set(Timestamp::from_nanos(NOW + round * 6_000_000_000 + 20 * SKEW));
+        while take(&stores[1], 7 << 100, &limit, 1).await {
+            passed += 1;
+        }
+        assert_eq!(passed, 5, "round {round}");
+        wait_for_what_is_taken_back(&stores, &limit).await;
+    }
+}
+
+/// A connection executes its commands in order, so the reply to a look comes after what was taken back.
+async fn wait_for_what_is_taken_back(stores: &[Arc<Memcached>], limit: &Limit) {
+    for store in stores {
+        store.peek(&Plan::from(Take::new(StateId(7 << 100), limit, Cost::ONE))).await.unwrap();
+    }
 }

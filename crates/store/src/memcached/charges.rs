@@ -28,7 +28,8 @@ impl Memcached {
             let now = self.context.clock.now();
             let mut attempt = self.attempt(take, now)?;
             let weight = take.limit.weight(take.cost, take.bound).unwrap_or(u64::MAX);
-            attempt.weight = weight.min(take.limit.deepest());
+            attempt.most = take.limit.deepest();
+            attempt.weight = weight.min(attempt.most);
             let found = self.visit_one(&attempt, Visit::Add, until).await?;
             let mut written = attempt.state(&found);
             let ask = Ask::new(now.of(take.limit), take.cost).bounded(take.bound);

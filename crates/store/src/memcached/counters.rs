@@ -203,23 +203,16 @@ impl Counter {
         found.value >= self.empty()
     }
 
-    /// The limit as which what was found is read, if it is more than a state of this limit can have in use: it was counted under a
-    /// larger limit, or other callers are adding at this moment and will take it back.
+    /// The limit as which the count of a window is read, if it is more than this limit can have in use: it was counted under a
+    /// larger limit, or other callers are adding at this moment and will take it back. (A bucket with more in use is read as a
+    /// full one: a larger one could have other ticks.)
     pub(super) fn wide(&self, limit: &Limit, found: Reading) -> Option<Box<Limit>> {
-        let in_use = found.value.saturating_sub(self.empty()).max(found.before);
-        if in_use <= limit.deepest() {
+        if matches!(self.shape, Shape::Bucket { .. }) {
             return None;
         }
-        let token = limit.ticks().map_or(1, |ticks| ticks.token);
-        let room = in_use.div_ceil(token);
-        let wide = match limit.algorithm() {
-            Algorithm::TokenBucket { refill, .. } => {
-                let wide = Algorithm::TokenBucket { burst: Some(room), refill };
-                Limit::new(limit.amount(), limit.period().clone(), wide)
-            }
-            algorithm => Limit::new(room, limit.period().clone(), algorithm),
-        };
-        wide.ok().map(Box::new)
+        let in_use = found.value.max(found.before);
+        let wide = || Limit::new(in_use, limit.period().clone(), limit.algorithm()).ok();
+        if in_use > limit.deepest() { wide().map(Box::new) } else { None }
     }
 
     /// What was found as the state of a limit.

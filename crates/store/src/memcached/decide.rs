@@ -13,7 +13,8 @@
 //!
 //! **A bucket of the past.** Its value is the tick at which nothing is in use; when that has passed, adding to it does not make the
 //! weight count. Let the found value be `v`, the weight `w`, and `v < now`:
-//! - `v + w ≥ now`: everyone after this finds a current value, and adds to it. Raising it by `now − v` makes it what it should be.
+//! - `v + w ≥ now`: everyone after this finds a current value, and adds to it. It is raised by `now − v`, which makes it what it
+//!   should be. Until then others found less in use than there is; so the take counts only if the raised value is within the limit.
 //! - `v + w < now`: others may be in the same situation. The value is swapped for `now + w`, if nothing has changed since; otherwise
 //!   the weight did not count, and the take is tried again. What it left in the past is of no use to anybody.
 
@@ -38,6 +39,8 @@ pub(super) struct Attempt<'l> {
     pub(super) counter: Option<Counter>,
     /// What is added; 0 for a take that never passes or costs nothing.
     pub(super) weight: u64,
+    /// The most that may be in use afterwards.
+    pub(super) most: u64,
 }
 
 /// What the server of a take replied.
@@ -139,8 +142,9 @@ impl Memcached {
             counter
         };
         let weight = take.limit.weight(take.cost, take.bound);
-        let weight = weight.filter(|weight| *weight <= take.limit.room(take.bound)).unwrap_or(0);
-        Ok(Attempt { take, counter: shape.map(counter), weight })
+        let most = take.limit.room(take.bound);
+        let weight = weight.filter(|weight| *weight <= most).unwrap_or(0);
+        Ok(Attempt { take, counter: shape.map(counter), weight, most })
     }
 
     /// The shape of a limit, which is remembered for resets.
@@ -287,7 +291,7 @@ impl Memcached {
             let counted = u64::try_from(*effect).unwrap_or(0);
             let was_raised = counted > 0 && !counter.is_current(found.reading);
             if !was_raised || matches!(raised_one.next(), Some(Ok(true))) {
-                found.take_back(attempt, counted);
+                found.undo(attempt, counted);
             }
         }
         for raised in raised {
@@ -308,18 +312,26 @@ impl Memcached {
         let server = self.server(&attempt.take)?;
         let Some(connection) = found.connection.clone() else { return Ok(true) };
         let (now, ttl) = (counter.number, server.ttl(counter.seconds));
+        let target = now.saturating_add(counted);
+        let by = target.saturating_sub(found.value);
         let command = if found.value >= now {
-            let by = now.saturating_sub(found.reading.value);
-            let by = by.saturating_sub(found.added.saturating_sub(counted));
-            meta::add(&counter.key, by, now.saturating_add(counted), ttl)
+            meta::add(&counter.key, by, target, ttl)
         } else {
-            meta::swap(&counter.key, now.saturating_add(counted), found.cas, ttl)
+            meta::swap(&counter.key, target, found.cas, ttl)
         };
         let call = Call::over(server, connection, until)?;
         let sent = call.connection.send(command);
         let mut reply = sent.map_err(|error| call.not_sent(error))?;
         match call.reply(&mut reply).await? {
-            Reply::Done | Reply::Value { .. } => Ok(true),
+            Reply::Done => Ok(true),
+            reply @ Reply::Value { .. } => {
+                let raised = reply.number().ok_or_else(|| call.unexpected(&reply))?;
+                let is_within = raised.saturating_sub(now) <= attempt.most;
+                if !is_within {
+                    found.undo(attempt, counted);
+                }
+                Ok(is_within)
+            }
             Reply::NotStored | Reply::Missing => Ok(false),
             reply @ (Reply::Version(_) | Reply::Stats(_) | Reply::Error(_)) => {
                 Err(call.unexpected(&reply))
@@ -374,8 +386,17 @@ impl Found {
         Self { reading, wide: None, value: 0, cas: 0, added: 0, connection: None }
     }
 
-    /// Takes back a part of what was added. Nobody waits for it: it is executed before whatever this node sends next.
+    /// Takes back a part of what was added and did not count. What was added to a bucket of the past is taken back only as far as it
+    /// reaches into the future: others may have found the present there, and counted from it.
     fn take_back(&self, attempt: &Attempt<'_>, weight: u64) {
+        let Some(counter) = &attempt.counter else { return };
+        let reaches = self.value.saturating_sub(counter.empty());
+        let is_current = counter.is_current(self.reading);
+        self.undo(attempt, if is_current { weight } else { weight.min(reaches) });
+    }
+
+    /// Takes back what counted. Nobody waits for it: it is executed before whatever this node sends next.
+    fn undo(&self, attempt: &Attempt<'_>, weight: u64) {
         if weight > 0
             && let (Some(counter), Some(connection)) = (&attempt.counter, &self.connection)
         {
@@ -457,8 +478,9 @@ impl<'s> Call<'s> {
     }
 }
 
-/// What was added by a caller that gave up, because of its deadline or because its future was dropped, is taken back. The server
-/// executes that right after what was added, whenever that is.
+/// What was added to a window by a caller that gave up, because of its deadline or because its future was dropped, is taken back. The
+/// server executes that right after what was added, whenever that is. In a bucket it stays: it might have been of the past, and it
+/// drains away.
 struct Abandoned<'c> {
     call: &'c Call<'c>,
     counter: &'c Counter,
@@ -467,7 +489,7 @@ struct Abandoned<'c> {
 
 impl Drop for Abandoned<'_> {
     fn drop(&mut self) {
-        if self.added > 0 {
+        if self.added > 0 && !matches!(self.counter.shape, Shape::Bucket { .. }) {
             let subtract = meta::subtract(&self.counter.key, self.added);
             let _ = self.call.connection.send_only(subtract);
         }
