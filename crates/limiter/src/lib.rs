@@ -157,6 +157,8 @@ pub use tidegate_policy::{
 pub use tidegate_store::{
     Clock, Durable, DurableSettings, Memory, Secret, Settled, Store, StoreError,
 };
+#[cfg(feature = "memcached")]
+pub use tidegate_store::{Memcached, MemcachedSettings};
 #[cfg(feature = "redis")]
 pub use tidegate_store::{Redis, RedisClock, RedisSettings, RedisTls};
 

@@ -49,6 +49,7 @@ pub(crate) struct Settings {
     pub(crate) store: StoreUrl,
     pub(crate) file: FileOptions,
     pub(crate) redis: RedisOptions,
+    pub(crate) memcached: MemcachedOptions,
     pub(crate) data_dir: PathBuf,
     pub(crate) secret_file: PathBuf,
     /// The secret, if the environment has it. Then no file is read.
@@ -105,6 +106,8 @@ pub(crate) enum StoreUrl {
     File,
     /// The URL. It may contain a password, so it is never printed.
     Redis(String),
+    /// The URL, with the addresses of the servers.
+    Memcached(String),
 }
 
 /// The settings of the durable store.
@@ -126,6 +129,14 @@ pub(crate) struct RedisOptions {
     pub(crate) certificate: Option<(PathBuf, PathBuf)>,
     pub(crate) clock: RedisClock,
     pub(crate) denial_cache: bool,
+    pub(crate) nodes: Option<u32>,
+}
+
+/// The settings of the store on memcached.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemcachedOptions {
+    pub(crate) timeout: Duration,
+    pub(crate) connect_timeout: Duration,
     pub(crate) nodes: Option<u32>,
 }
 
@@ -209,6 +220,7 @@ impl Settings {
             store: reader.hidden("store", value::store).unwrap_or(StoreUrl::Memory),
             file: reader.file(),
             redis: reader.redis(),
+            memcached: reader.memcached(),
             secret_file: path(reader.text("secret_file")).unwrap_or(data_dir.join("secret")),
             secret: None,
             workers: reader.check("workers", value::workers).unwrap_or(1),
@@ -271,6 +283,7 @@ impl fmt::Debug for StoreUrl {
             Self::Memory => "memory:",
             Self::File => "file:",
             Self::Redis(_) => "redis:",
+            Self::Memcached(_) => "memcached:",
         })
     }
 }

@@ -83,7 +83,7 @@ pub use durable::{
 pub use error::StoreError;
 pub use key::{KeyName, LimitName, Name, Subject};
 #[cfg(feature = "memcached")]
-pub use memcached::{Memcached, MemcachedSettings};
+pub use memcached::{Memcached, MemcachedProbe, MemcachedSettings};
 pub use memory::Memory;
 pub use plain::Plain;
 pub use private_file::read_private;

@@ -27,11 +27,13 @@ mod decide;
 mod losses;
 mod meta;
 mod placement;
+mod probe;
 mod refused_lately;
 mod server;
 mod settings;
 mod shapes;
 
+pub use probe::MemcachedProbe;
 pub use settings::MemcachedSettings;
 
 use crate::clock::Clock;
@@ -92,6 +94,8 @@ impl Drop for Tasks {
     }
 }
 
+/// The number of nodes if the settings do not say it: memcached cannot count them.
+const ASSUMED_NODES: u32 = 8;
 /// Plans of one call that are decided at the same time.
 const MAX_PARALLEL_PLANS: usize = 128;
 
@@ -138,7 +142,11 @@ impl Memcached {
         let server = |address| Arc::new(MemcachedServer::new(address, &context));
         let servers: Arc<[_]> = addresses.into_iter().map(server).collect();
         let mut first = Ok(());
-        for connected in join_all(servers.iter().map(|server| update_breaker(&**server))).await {
+        let connecting = servers.iter().map(async |server: &Arc<MemcachedServer>| {
+            let connected = update_breaker(&**server).await;
+            connected.map_err(|error| server::named(server.name(), error))
+        });
+        for connected in join_all(connecting).await {
             match connected {
                 Err(error) if error.is_for_good() => return Err(error),
                 connected => first = first.and(connected),
@@ -275,7 +283,7 @@ impl Store for Memcached {
     }
 
     fn nodes(&self) -> u32 {
-        self.context.settings.nodes.max(1)
+        self.context.settings.nodes.unwrap_or(ASSUMED_NODES).max(1)
     }
 }
 

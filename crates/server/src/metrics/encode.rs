@@ -103,6 +103,7 @@ fn counters(metrics: &Metrics, readings: &GaugeReadings) -> Vec<Family> {
         counters.extend(encode_leases::counters(readings));
     }
     counters.extend(readings.durability.iter().flat_map(encode_durability::counters));
+    counters.extend(store_losses(readings));
     counters
 }
 
@@ -214,6 +215,18 @@ fn store_errors(metrics: &Metrics, readings: &GaugeReadings) -> Family {
     };
     let help = "Requests that the store did not answer, by class of error";
     Family { name: "tidegate_store_errors", help, label: "class", values }
+}
+
+/// Losses of counters that a store noticed.
+fn store_losses(readings: &GaugeReadings) -> Option<Family> {
+    let losses = &readings.store.as_ref()?.losses;
+    let value = |(reason, count): &(&'static str, u64)| (Cow::Borrowed(*reason), *count);
+    (!losses.is_empty()).then(|| Family {
+        name: "tidegate_store_losses",
+        help: "How often a server of the store turned out to have lost counters, by reason: each limit may have passed once more",
+        label: "reason",
+        values: losses.iter().map(value).collect(),
+    })
 }
 
 /// Restarts of the server's background tasks and of those of the store.

@@ -52,12 +52,13 @@ const SHAPES: [(&str, &str, &str); 14] = [
 ];
 
 /// What a group of settings is about.
-const GROUPS: [(&str, &str); 17] = [
+const GROUPS: [(&str, &str); 18] = [
     ("", "The server"),
     ("memory", "Memory"),
     ("top_keys", "Top keys and recent refusals"),
     ("file", "The data directory, with the store `file:`"),
     ("redis", "The store on Redis or Valkey"),
+    ("memcached", "The store on memcached"),
     ("cluster", "Several servers that share a store"),
     ("tls", "TLS"),
     ("jwt", "Tokens of clients of the reverse proxy"),

@@ -1,7 +1,7 @@
 //! Parses the text of each setting into its value, and collects all problems with their sources.
 
 use super::sources::Given;
-use super::{FileOptions, Listen, RedisOptions, Settings, value};
+use super::{FileOptions, Listen, MemcachedOptions, RedisOptions, Settings, value};
 use crate::denial_log::DenialLogSettings;
 use crate::front::grpc::GrpcOptions;
 use crate::log::{LogFormat, LogOptions};
@@ -192,6 +192,14 @@ impl<'g> Reader<'g> {
             certificate: certificate.zip(key),
             clock: self.check("redis.clock", value::redis_clock).unwrap_or_default(),
             denial_cache: self.check("redis.denial_cache", value::switch).unwrap_or(true),
+            nodes: self.check("cluster.nodes", value::nodes).flatten(),
+        }
+    }
+
+    pub(super) fn memcached(&mut self) -> MemcachedOptions {
+        MemcachedOptions {
+            timeout: self.time("memcached.timeout"),
+            connect_timeout: self.time("memcached.connect_timeout"),
             nodes: self.check("cluster.nodes", value::nodes).flatten(),
         }
     }

@@ -34,7 +34,7 @@ pub(crate) const TABLE: &[Setting] = &[
         "store",
         "URL",
         "memory:",
-        "Where counters are kept: `memory:` for this server alone; `file:` the same, and they survive a restart; or shared by several servers: `redis://host:6379/`, `redis+cluster://host:port,host:port` or `redis+sentinel://host:port/name`; `rediss` uses TLS",
+        "Where counters are kept: `memory:` for this server alone; `file:` the same, and they survive a restart; or shared by several servers: `redis://host:6379/`, `redis+cluster://host:port,host:port` or `redis+sentinel://host:port/name`, where `rediss` uses TLS; or `memcached://host:port,host:port`",
     ),
     setting(
         "data_dir",
@@ -159,11 +159,13 @@ pub(crate) const TABLE: &[Setting] = &[
         "on",
         "Repeat a denial for half a second without asking the store again",
     ),
+    setting("memcached.timeout", "TIME", "50ms", "Maximum time a decision waits for the store"),
+    setting("memcached.connect_timeout", "TIME", "1s", "Timeout for connecting to the store"),
     setting(
         "cluster.nodes",
         "N",
         "auto",
-        "Number of servers that share the store; while it is unreachable, each allows its share of a limit; `auto` counts the servers through the store",
+        "Number of servers that share the store; while it is unreachable, each allows its share of a limit; `auto` counts the servers through the store, and assumes 8 with memcached, which cannot count them",
     ),
     setting(
         "tls.certificate",

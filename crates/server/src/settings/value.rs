@@ -178,7 +178,7 @@ pub(super) fn words(text: &str) -> Vec<String> {
     words.map(str::to_ascii_lowercase).collect()
 }
 
-/// `memory:`, `file:`, or where a Redis or Valkey store is.
+/// `memory:`, `file:`, or where Redis, Valkey or memcached is.
 pub(super) fn store(text: &str) -> Result<StoreUrl, String> {
     match text {
         "memory:" => return Ok(StoreUrl::Memory),
@@ -195,7 +195,10 @@ pub(super) fn store(text: &str) -> Result<StoreUrl, String> {
     if known {
         return Ok(StoreUrl::Redis(text.to_owned()));
     }
-    Err("a store is written like `memory:`, `file:`, `redis://user:password@host:6379/`, `redis+unix:///path`, `redis+cluster://host:port,host:port` or `redis+sentinel://host:port/name`".to_owned())
+    if scheme == "memcached" {
+        return Ok(StoreUrl::Memcached(text.to_owned()));
+    }
+    Err("a store is written like `memory:`, `file:`, `redis://user:password@host:6379/`, `redis+unix:///path`, `redis+cluster://host:port,host:port`, `redis+sentinel://host:port/name` or `memcached://host:port,host:port`".to_owned())
 }
 
 /// Bytes in a second: at least a mebibyte.

@@ -23,7 +23,7 @@ impl<S: Backend> Server<S> {
             StoreUrl::Memory | StoreUrl::File => {
                 format!("{} MiB for counters, ", mebibytes(self.settings.memory_budget))
             }
-            StoreUrl::Redis(_) => String::new(),
+            StoreUrl::Redis(_) | StoreUrl::Memcached(_) => String::new(),
         };
         let budget = mebibytes(self.budget.bytes());
         format!(

@@ -9,7 +9,9 @@
 
 use super::named;
 use super::proxy::{read_keys, read_routes, token_keys};
-use super::start::{advised, policy_text, read_policy, read_rules, redis_settings};
+use super::start::{
+    advised, memcached_settings, policy_text, read_policy, read_rules, redis_settings,
+};
 use crate::front::{admin, resp};
 use crate::line_writer::LogPlace;
 use crate::log::{self, LogFormat, LogOptions};
@@ -22,7 +24,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use tidegate::{Clock, Limiter, Memory, Policy, Secret};
-use tidegate_store::{Damage, DurableSettings, Redis, RedisProbe};
+use tidegate_store::{Damage, DurableSettings, Memcached, MemcachedProbe, Redis, RedisProbe};
 use tokio::net::TcpSocket;
 
 /// What the settings are checked for.
@@ -71,6 +73,7 @@ pub(crate) async fn check(settings: &Settings, purpose: CheckFor) -> Findings {
         StoreUrl::File if is_free => counters(settings, secret.as_ref(), &mut found),
         StoreUrl::File => {}
         StoreUrl::Redis(url) => store(url, settings, secret, &mut found).await,
+        StoreUrl::Memcached(url) => memcached(url, settings, secret, &mut found).await,
     }
     let listeners = [
         ("http.listen", &settings.http),
@@ -224,6 +227,26 @@ async fn store(url: &str, settings: &Settings, secret: Option<Secret>, found: &m
         found.note(format!(
             "store: its maxmemory-policy is {eviction}; with `noeviction` it would never drop a counter that is needed"
         ));
+    }
+}
+
+/// Looks at the servers of a memcached store.
+async fn memcached(url: &str, settings: &Settings, secret: Option<Secret>, found: &mut Findings) {
+    let options = memcached_settings(url, settings.memcached);
+    let is_new = secret.is_none();
+    let Some(secret) = secret.or_else(|| found.keep(Secret::random())) else { return };
+    let probe = Memcached::probe(&options, &secret).await;
+    let servers = found.keep(probe.map_err(|error| advised(settings, &error)));
+    for MemcachedProbe { name, version, has_secret, evicts } in servers.unwrap_or_default() {
+        found.note(format!("store: {name}: memcached {version} answers"));
+        if !has_secret && !is_new {
+            found.note(format!("store: {name} holds no counters of this secret yet"));
+        }
+        if evicts {
+            found.note(format!(
+                "store: {name} evicts counters when it is full; with -M it would refuse new ones instead"
+            ));
+        }
     }
 }
 

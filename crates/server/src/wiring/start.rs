@@ -13,7 +13,7 @@ use crate::proxy::{LiveKeys, LiveRoutes};
 use crate::recorder::Recorder;
 use crate::rule_files::{self, RuleFiles, RuleFolder, Texts};
 use crate::rulebook::{self, DEFAULT_POLICY, Rulebook, RulebookContext};
-use crate::settings::{RedisOptions, SECRET, Settings, StoreUrl, reference};
+use crate::settings::{MemcachedOptions, RedisOptions, SECRET, Settings, StoreUrl, reference};
 use crate::shared_store::{known_nodes, node_id};
 use crate::top_keys::TopKeys;
 use crate::{files, log};
@@ -22,7 +22,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tidegate::{Clock, Limiter, Memory, Policy, Secret};
 use tidegate_store::{
-    Damage, Durable, DurableSettings, Recovered, Redis, RedisSettings, RedisTls, StoreError,
+    Damage, Durable, DurableSettings, Memcached, MemcachedSettings, Recovered, Redis,
+    RedisSettings, RedisTls, StoreError,
 };
 use tonic_health::server::HealthReporter;
 
@@ -100,6 +101,17 @@ impl Prepared {
                 let redis = redis_settings(&url, &self.settings.redis)?;
                 let redis = RedisSettings { known_nodes, node_id, ..redis };
                 let store = Redis::open(&redis, &self.secret).await;
+                let store = store.map_err(|error| advised(&self.settings, &error))?;
+                self.serve(store, out).await
+            }
+            StoreUrl::Memcached(url) => {
+                let memcached = memcached_settings(&url, self.settings.memcached);
+                if memcached.nodes.is_none() {
+                    tracing::warn!(
+                        "memcached cannot count the servers that share it; set cluster.nodes, or 8 are assumed while it is unreachable"
+                    );
+                }
+                let store = Memcached::open(&memcached, &self.secret, self.clock.clone()).await;
                 let store = store.map_err(|error| advised(&self.settings, &error))?;
                 self.serve(store, out).await
             }
@@ -260,6 +272,16 @@ pub(super) fn redis_settings(url: &str, options: &RedisOptions) -> Result<RedisS
         nodes: options.nodes,
         ..RedisSettings::new(url)
     })
+}
+
+/// The settings of the memcached store.
+pub(super) fn memcached_settings(url: &str, options: MemcachedOptions) -> MemcachedSettings {
+    MemcachedSettings {
+        timeout: options.timeout.into(),
+        connect_timeout: options.connect_timeout.into(),
+        nodes: options.nodes,
+        ..MemcachedSettings::new(url)
+    }
 }
 
 pub(super) fn policy_text(path: Option<&Path>) -> io::Result<Vec<u8>> {

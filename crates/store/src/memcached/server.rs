@@ -45,11 +45,13 @@ pub(super) struct MemcachedServer {
 pub(super) struct Failed(pub(super) ErrorClass, pub(super) StoreError);
 
 /// Values that belong to the store and to no key.
-const VERIFIER_KEY: &str = "tg:verifier";
+pub(super) const VERIFIER_KEY: &str = "tg:verifier";
 const CANARY_KEY: &str = "tg:canary";
 const PROBE_KEY: &str = "tg:probe";
 /// A clock that differs by more than this from a server's is reported; the server tells whole seconds.
 const MOST_SKEW_SECONDS: u64 = 2;
+pub(super) const WITHOUT_SWAP: &str =
+    "it was started with -C, which switches off compare and swap; start it without";
 /// Longer error texts of a server are cut.
 const MAX_TEXT: usize = 200;
 /// The meta protocol with all that this store needs.
@@ -119,15 +121,6 @@ impl MemcachedServer {
 
     // === probes ===
 
-    /// Asks outside of the gate, for the keeper.
-    async fn ask(&self, connection: &Connection, command: Vec<u8>) -> Result<Reply, StoreError> {
-        let mut reply = connection.send(command)?;
-        match connection.reply(&mut reply).await? {
-            Reply::Error(text) => Err(error_of(&text).1),
-            reply => Ok(reply),
-        }
-    }
-
     async fn connect(&self) -> Result<Connection, StoreError> {
         let Address { host, port } = &self.address;
         let within = self.context.settings.connect_timeout;
@@ -136,7 +129,7 @@ impl MemcachedServer {
         let stream = stream.map_err(|error| StoreError::Unavailable(Box::new(error)))?;
         let connection = Connection::new(stream, self.context.settings.in_flight.saturating_mul(2));
         let checking = async {
-            self.check_version(&connection).await?;
+            checked_version(&connection).await?;
             self.compare_verifier(&connection).await
         };
         let checked = tokio::time::timeout(within.into(), checking).await;
@@ -144,26 +137,12 @@ impl MemcachedServer {
         Ok(connection)
     }
 
-    async fn check_version(&self, connection: &Connection) -> Result<(), StoreError> {
-        let reply = self.ask(connection, b"version\r\n".to_vec()).await?;
-        let Reply::Version(version) = reply else { return Err(unexpected(&reply)) };
-        let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());
-        let is_new = (parts.next().flatten(), parts.next().flatten())
-            >= (Some(OLDEST_VERSION.0), Some(OLDEST_VERSION.1));
-        if is_new && self.ask(connection, b"mn\r\n".to_vec()).await? == Reply::Done {
-            return Ok(());
-        }
-        Err(StoreError::Unusable(format!(
-            "memcached {version} lacks the meta protocol; tidegate needs memcached 1.6 or newer"
-        )))
-    }
-
     /// Writes the verifier of the secret to the server, or compares it with the one that is there.
     async fn compare_verifier(&self, connection: &Connection) -> Result<(), StoreError> {
         let verifier = &self.context.verifier;
         let set = meta::set_if_absent(VERIFIER_KEY, verifier, self.ttl(0));
-        self.ask(connection, set).await?;
-        match self.ask(connection, meta::get(VERIFIER_KEY)).await? {
+        ask(connection, set).await?;
+        match ask(connection, meta::get(VERIFIER_KEY)).await? {
             Reply::Value { text, .. } if text != *verifier => Err(StoreError::OtherSecret),
             _ => Ok(()),
         }
@@ -171,20 +150,18 @@ impl MemcachedServer {
 
     /// Adds to a value and swaps it, as decisions do: a server that only answers `mn` may be unable to.
     async fn run_probe(&self, connection: &Connection) -> Result<(), StoreError> {
-        let reply = self.ask(connection, meta::add(PROBE_KEY, 1, 1, self.ttl(60))).await?;
+        let reply = ask(connection, meta::add(PROBE_KEY, 1, 1, self.ttl(60))).await?;
         let Reply::Value { cas, .. } = reply else { return Err(unexpected(&reply)) };
         if cas == 0 {
-            let why = "it was started with -C, which switches off compare and swap";
-            return Err(StoreError::Unusable(why.to_owned()));
+            return Err(StoreError::Unusable(WITHOUT_SWAP.to_owned()));
         }
         Ok(())
     }
 
     /// Looks for losses, and learns the server's time.
     async fn look(&self, connection: &Connection) -> Result<(), StoreError> {
-        let canary =
-            self.ask(connection, meta::set_if_absent(CANARY_KEY, "1", self.ttl(0))).await?;
-        let reply = self.ask(connection, b"stats\r\n".to_vec()).await?;
+        let canary = ask(connection, meta::set_if_absent(CANARY_KEY, "1", self.ttl(0))).await?;
+        let reply = ask(connection, b"stats\r\n".to_vec()).await?;
         let Reply::Stats(stats) = reply else { return Err(unexpected(&reply)) };
         let stat = |name: &str| {
             let stat = stats.iter().find(|(known, _)| known == name);
@@ -201,7 +178,7 @@ impl MemcachedServer {
         self.watch.look(self.gate.now(), vitals, &self.context.losses);
         // Nobody with another secret shall use what was emptied.
         let set = meta::set_if_absent(VERIFIER_KEY, &self.context.verifier, self.ttl(0));
-        self.ask(connection, set).await.map(drop)
+        ask(connection, set).await.map(drop)
     }
 }
 
@@ -230,6 +207,48 @@ impl Server for MemcachedServer {
         let probed = tokio::time::timeout(timeout.into(), probing).await;
         probed.map_err(|_late| StoreError::TimedOut(timeout))??;
         Ok(connection)
+    }
+}
+
+/// Asks outside of the gate.
+pub(super) async fn ask(connection: &Connection, command: Vec<u8>) -> Result<Reply, StoreError> {
+    let mut reply = connection.send(command)?;
+    match connection.reply(&mut reply).await? {
+        Reply::Error(text) => Err(error_of(&text).1),
+        reply => Ok(reply),
+    }
+}
+
+/// The version of a server, if that is new enough.
+pub(super) async fn checked_version(connection: &Connection) -> Result<String, StoreError> {
+    let reply = ask(connection, b"version\r\n".to_vec()).await?;
+    let Reply::Version(version) = reply else { return Err(unexpected(&reply)) };
+    let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());
+    let is_new = (parts.next().flatten(), parts.next().flatten())
+        >= (Some(OLDEST_VERSION.0), Some(OLDEST_VERSION.1));
+    if is_new && ask(connection, b"mn\r\n".to_vec()).await? == Reply::Done {
+        return Ok(version);
+    }
+    Err(StoreError::Unusable(format!(
+        "memcached {version} lacks the meta protocol; tidegate needs memcached 1.6 or newer"
+    )))
+}
+
+/// The same error, which names the server.
+pub(super) fn named(name: &str, error: StoreError) -> StoreError {
+    match error {
+        StoreError::Unavailable(why) => StoreError::Unavailable(format!("{name}: {why}").into()),
+        StoreError::Refuses(why) => StoreError::Refuses(format!("{name}: {why}")),
+        StoreError::Unusable(why) => StoreError::Unusable(format!("{name}: {why}")),
+        StoreError::Broken(why) => StoreError::Broken(format!("{name}: {why}")),
+        StoreError::TimedOut(after) => {
+            StoreError::Unavailable(format!("{name}: it did not answer within {after}").into())
+        }
+        error @ (StoreError::Partly(_)
+        | StoreError::Overloaded
+        | StoreError::TooManyLimits
+        | StoreError::Unsupported { .. }
+        | StoreError::OtherSecret) => error,
     }
 }
 
