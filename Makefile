@@ -205,6 +205,7 @@ bench: ## Run all benchmarks and write BENCHMARKS.md (40 minutes, on an otherwis
 	$(CARGO) run --quiet --release -p tidegate-lab -- grpc --write
 	$(CARGO) run --quiet --release -p tidegate-lab -- redis --write
 	$(CARGO) run --quiet --release -p tidegate-lab -- leases --write
+	$(CARGO) run --quiet --release -p tidegate-lab -- memcached --write
 	$(CARGO) run --quiet --release -p tidegate-lab -- top-keys --write
 	$(MAKE) --no-print-directory bench-proxy
 

@@ -9,6 +9,7 @@ mod full_cost;
 mod grpc_bench;
 mod http_bench;
 mod lease_bench;
+mod memcached_bench;
 mod mutants;
 mod policy_bench;
 mod proxy_bench;
@@ -59,6 +60,9 @@ enum Experiment {
     /// Compare two servers that lease their limits from one Redis with two that share nothing, and with two that
     /// ask Redis for each request; and play one busy key on eight nodes in virtual time
     Leases(rig::LoadOptions),
+    /// Compare the store on memcached with the bare command that it uses, and with the store on Redis; installs
+    /// what is missing
+    Memcached(rig::LoadOptions),
     /// Compare the tower layer with `tower_governor`, and a policy of 1,000 rules with one of ten
     Policy(policy_bench::PolicyOptions),
     /// Compare the reverse proxy with nginx, Caddy and Envoy; measure how exactly it delays, what waiting requests
@@ -87,6 +91,7 @@ fn main() -> ExitCode {
         Experiment::Grpc(options) => grpc_bench::run(&options),
         Experiment::Http(options) => http_bench::run(&options),
         Experiment::Leases(options) => lease_bench::run(&options),
+        Experiment::Memcached(options) => memcached_bench::run(&options),
         Experiment::Policy(options) => policy_bench::run(&options),
         Experiment::Proxy(options) => proxy_bench::run(&options),
         Experiment::Redis(options) => redis_bench::run(&options),

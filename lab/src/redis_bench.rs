@@ -26,8 +26,8 @@ mod lone;
 mod primaries;
 mod raw;
 mod saturated;
-mod server;
-mod tasks;
+pub(crate) mod server;
+pub(crate) mod tasks;
 
 use crate::rig::{self, LoadOptions, install};
 use crate::rounds::{Comparison, write_section};
@@ -115,17 +115,17 @@ async fn refused(remember_refusals: bool) -> Result<(f64, f64), String> {
 // === shared ===
 
 /// The settings of a store. The timeout is so long that a busy machine leads to a low rate and not to an error.
-fn settings(server: SocketAddr) -> RedisSettings {
+pub(crate) fn settings(server: SocketAddr) -> RedisSettings {
     RedisSettings { timeout: Span::from_secs(1), ..RedisSettings::new(&server::url(server)) }
 }
 
-async fn connected(settings: RedisSettings) -> Result<Arc<Redis>, String> {
+pub(crate) async fn connected(settings: RedisSettings) -> Result<Arc<Redis>, String> {
     let store = Redis::connect(&settings, &Secret::new([7; 32])).await;
     store.map(Arc::new).map_err(|error| error.to_string())
 }
 
 /// A limit of `amount` per day: within the experiment nothing is refilled and nothing expires.
-fn limit(amount: u64, algorithm: Algorithm) -> Result<Limit, String> {
+pub(crate) fn limit(amount: u64, algorithm: Algorithm) -> Result<Limit, String> {
     let limit = Limit::new(amount, Span::from_secs(86_400), algorithm);
     limit.map_err(|error| error.to_string())
 }

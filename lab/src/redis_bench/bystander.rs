@@ -4,7 +4,7 @@
 
 use super::raw::{self, PlainBucket, RawBenchmark, RawCommand};
 use super::server::{Engine, RedisServer};
-use super::tasks::{TASKS, TakeLoad};
+use super::tasks::{KEYS, TASKS, TakeLoad};
 use super::{connected, limit, settings};
 use crate::rig::LoadOptions;
 use crate::rig::tally::Tally;
@@ -38,7 +38,7 @@ pub(crate) async fn rows(options: &LoadOptions) -> Result<Vec<String>, String> {
     let store = connected(settings(server.address())).await?;
     let limits = Arc::from([limit(100, Algorithm::TOKEN_BUCKET)?]);
     let length = Duration::from_secs(options.seconds);
-    let load = TakeLoad { store, limits, tasks: TASKS, length };
+    let load = TakeLoad { store, keys: KEYS, limits, tasks: TASKS, length };
     let (bucket, mut commands) = (PlainBucket::load(&server).await?, raw::FIRST);
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for round in 0..=u32::try_from(options.rounds).unwrap_or(u32::MAX) {

@@ -3,7 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "a relay that delays measures time")]
 
 use super::server::{Engine, RedisServer};
-use super::tasks::TakeLoad;
+use super::tasks::{KEYS, TakeLoad};
 use super::{connected, limit, settings};
 use crate::rig::LoadOptions;
 use crate::rounds::{Comparison, median};
@@ -31,7 +31,7 @@ pub(crate) async fn rows(options: &LoadOptions) -> Result<Vec<String>, String> {
         let relay = relay(server.address(), one_way).map_err(|error| error.to_string())?;
         let limits = Arc::from([limit(100, Algorithm::TOKEN_BUCKET)?]);
         let store = connected(settings(relay)).await?;
-        loads.push((TakeLoad { store, limits, tasks: TASKS, length }, Vec::new()));
+        loads.push((TakeLoad { store, keys: KEYS, limits, tasks: TASKS, length }, Vec::new()));
     }
     for round in 0..=u32::try_from(options.rounds).unwrap_or(u32::MAX) {
         for (load, rates) in &mut loads {

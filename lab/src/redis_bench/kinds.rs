@@ -2,7 +2,7 @@
 
 use super::raw::{self, PlainBucket, RawBenchmark, RawCommand};
 use super::server::{Engine, RedisServer};
-use super::tasks::{TASKS, TakeLoad};
+use super::tasks::{KEYS, TASKS, TakeLoad};
 use super::{connected, limit, settings};
 use crate::rig::LoadOptions;
 use crate::rounds::{Comparison, median};
@@ -68,7 +68,7 @@ async fn measured(
     let store = connected(settings(server.address())).await?;
     let bucket = PlainBucket::load(&server).await?;
     let length = Duration::from_secs(options.seconds);
-    let load = TakeLoad { store, limits: Arc::clone(&kind.limits), tasks, length };
+    let load = TakeLoad { store, keys: KEYS, limits: Arc::clone(&kind.limits), tasks, length };
     let (mut ours, mut theirs, mut commands) = (Vec::new(), Vec::new(), raw::FIRST);
     for round in 0..=u32::try_from(options.rounds).unwrap_or(u32::MAX) {
         let before = server.counts().await?;

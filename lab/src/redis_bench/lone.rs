@@ -31,7 +31,7 @@ pub(crate) async fn rows(options: &LoadOptions) -> Result<Vec<String>, String> {
     for seed in 0..u32::try_from(options.rounds).unwrap_or(u32::MAX) {
         let (mut our_keys, mut their_keys) = (Keys::new(KEYS, seed), Keys::new(KEYS, seed));
         let take = async || {
-            tasks::take(&store, &limits, tasks::random_state(&mut our_keys)).await.map(drop)
+            tasks::take(&*store, &limits, tasks::random_state(&mut our_keys)).await.map(drop)
         };
         ours.push(timed(length, take).await?);
         let take =

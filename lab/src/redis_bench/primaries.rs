@@ -5,7 +5,7 @@
 #![expect(clippy::disallowed_methods, reason = "it waits until the cluster is ready")]
 
 use super::server::{Engine, RedisServer};
-use super::tasks::{TASKS, TakeLoad};
+use super::tasks::{KEYS, TASKS, TakeLoad};
 use super::{connected, limit, settings};
 use crate::rig::LoadOptions;
 use crate::rig::process::free_address;
@@ -76,7 +76,7 @@ impl Loaded {
     ) -> Result<Self, String> {
         let store = connected(settings).await?;
         let limits = Arc::from([limit(100, Algorithm::TOKEN_BUCKET)?]);
-        let load = TakeLoad { store, limits, tasks: TASKS, length };
+        let load = TakeLoad { store, keys: KEYS, limits, tasks: TASKS, length };
         Ok(Self { servers, load, rates: Vec::new(), micros: Vec::new() })
     }
 

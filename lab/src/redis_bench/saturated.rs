@@ -2,7 +2,7 @@
 
 use super::raw::{self, PlainBucket, RawBenchmark, RawCommand};
 use super::server::{Engine, RedisServer};
-use super::tasks::{TASKS, TakeLoad};
+use super::tasks::{KEYS, TASKS, TakeLoad};
 use super::{connected, limit, settings};
 use crate::rig::LoadOptions;
 use crate::rounds::{Comparison, median, print_range};
@@ -132,7 +132,7 @@ impl TakeRounds {
         let store = connected(settings(server.address())).await?;
         let limits = Arc::from([limit(100, Algorithm::TOKEN_BUCKET)?]);
         let bucket = PlainBucket::load(&server).await?;
-        let load = TakeLoad { store, limits, tasks: TASKS, length };
+        let load = TakeLoad { store, keys: KEYS, limits, tasks: TASKS, length };
         Ok(Self { server, load, bucket, commands: PEERS.map(|_| raw::FIRST) })
     }
 

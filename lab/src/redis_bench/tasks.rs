@@ -32,9 +32,10 @@ pub(crate) struct TakeTally {
 }
 
 /// A closed loop of takes.
-#[derive(Clone)]
-pub(crate) struct TakeLoad {
-    pub(crate) store: Arc<Redis>,
+pub(crate) struct TakeLoad<S = Redis> {
+    pub(crate) store: Arc<S>,
+    /// How many keys there are.
+    pub(crate) keys: NonZeroU32,
     /// The limits of each plan.
     pub(crate) limits: Arc<[Limit]>,
     pub(crate) tasks: u32,
@@ -48,7 +49,15 @@ impl TakeTally {
     }
 }
 
-impl TakeLoad {
+impl<S> Clone for TakeLoad<S> {
+    fn clone(&self) -> Self {
+        let Self { store, keys, limits, tasks, length } = self;
+        let (store, limits) = (Arc::clone(store), Arc::clone(limits));
+        Self { store, keys: *keys, limits, tasks: *tasks, length: *length }
+    }
+}
+
+impl<S: Store + 'static> TakeLoad<S> {
     /// Each task takes from random keys, and takes again when it has its answer. The keys differ in each round. A refusal is an
     /// error.
     pub(crate) async fn run(&self, round: u32) -> Result<TakeTally, String> {
@@ -63,9 +72,9 @@ impl TakeLoad {
     }
 
     async fn task(self, start: Instant, seed: u32) -> Result<u64, String> {
-        let (mut keys, mut passed) = (Keys::new(KEYS, seed), 0_u64);
+        let (mut keys, mut passed) = (Keys::new(self.keys, seed), 0_u64);
         while start.elapsed() < self.length {
-            if !take(&self.store, &self.limits, random_state(&mut keys)).await? {
+            if !take(&*self.store, &self.limits, random_state(&mut keys)).await? {
                 return Err("the store refused a take although its limit is not used up".to_owned());
             }
             passed = passed.saturating_add(1);
@@ -95,7 +104,7 @@ pub(crate) async fn open(
         async move {
             let mut refused = 0_u64;
             while turns.tick().await.duration_since(start) < length {
-                if take(&store, &limits, USED_UP).await? {
+                if take(&*store, &limits, USED_UP).await? {
                     return Err("the store allowed a take although the limit is used up".to_owned());
                 }
                 refused = refused.saturating_add(1);
@@ -115,7 +124,11 @@ pub(crate) async fn used_up(store: &Redis, limits: &[Limit]) -> Result<(), Strin
 }
 
 /// Takes once from each limit, and returns whether it passed.
-pub(crate) async fn take(store: &Redis, limits: &[Limit], state: StateId) -> Result<bool, String> {
+pub(crate) async fn take(
+    store: &impl Store,
+    limits: &[Limit],
+    state: StateId,
+) -> Result<bool, String> {
     // The states of several limits differ in bits that do not decide the slot.
     let state = |number: u128| StateId(state.0.wrapping_add(number));
     let takes = (0..).zip(limits).map(|(number, limit)| Take::new(state(number), limit, Cost::ONE));
@@ -137,7 +150,7 @@ fn spread(key: u32) -> StateId {
 }
 
 /// Runs all tasks, and adds up their counts.
-async fn sum(
+pub(crate) async fn sum(
     tasks: impl Iterator<Item = impl Future<Output = Result<u64, String>> + Send + 'static>,
 ) -> Result<u64, String> {
     let mut tasks: JoinSet<_> = tasks.collect();
@@ -149,6 +162,6 @@ async fn sum(
 }
 
 /// A number of events in a time, as events per second.
-fn per_second(many: u64, took: Duration) -> f64 {
+pub(crate) fn per_second(many: u64, took: Duration) -> f64 {
     float(many) / took.as_secs_f64()
 }
