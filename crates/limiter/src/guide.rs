@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | limit the requests to a service | `tower` | `tower` |
 //! | share limits between several processes or machines | `redis` | `redis` |
+//! | share limits through memcached | `memcached` | `memcached` |
 //! | keep to the limits of other services: pacing, caching, backoff | `pacing` | `http` or `tower` |
 //! | see in a dashboard what is limited | `metrics` | `metrics` |
 //! | test limits without waiting | `testing` | `testing` |
@@ -17,6 +18,8 @@
 //!
 //! For the first steps, see the [front page](crate).
 
+#[cfg(feature = "memcached")]
+pub mod memcached;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 #[cfg(feature = "http")]

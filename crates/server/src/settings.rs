@@ -209,6 +209,7 @@ impl Settings {
         let mut reader = Reader { given: &given, problems };
         let data_dir = PathBuf::from(reader.text("data_dir"));
         let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
+        let url = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let of_http = ["header_timeout", "body_timeout"];
         let [http, grpc] = ["http", "grpc"].map(|name| reader.listen(name, of_http));
         let resp = reader.listen("resp", ["command_timeout", "write_timeout"]);
@@ -242,8 +243,7 @@ impl Settings {
             resp,
             users_file: path(reader.text("resp.users_file")),
             proxy,
-            proxy_upstream: Some(reader.text("proxy.upstream").to_owned())
-                .filter(|url| !url.is_empty()),
+            proxy_upstream: url(reader.text("proxy.upstream")),
             proxy_routes: path(reader.text("proxy.routes")),
             proxy_buffer_budget: reader
                 .check("proxy.buffer_budget", value::connection_budget)

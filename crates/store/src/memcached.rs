@@ -44,12 +44,12 @@ use crate::secret::Secret;
 use crate::store::{
     Answer, Charged, Part, Settled, Settlement, SharedDocument, Store, StoreHealth,
 };
-use counters::Shape;
+use counters::CounterShape;
 use futures_util::future::join_all;
 use placement::Placement;
 use refused_lately::RefusedLately;
-use server::{Failed, MemcachedServer, StoreContext};
-use shapes::KnownShapes;
+use server::{Failed, MemcachedContext, MemcachedServer};
+use shapes::CountedShapes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_core::{Decision, Limit, Plan, Span, StateId, Take, Timestamp};
@@ -66,10 +66,10 @@ use tokio::task::JoinHandle;
 /// # }
 /// ```
 pub struct Memcached {
-    context: Arc<StoreContext>,
+    context: Arc<MemcachedContext>,
     servers: Arc<[Arc<MemcachedServer>]>,
     placement: Arc<Placement>,
-    shapes: Arc<KnownShapes>,
+    shapes: Arc<CountedShapes>,
     refused: Arc<RefusedLately>,
     /// Costs that were granted without the store, to be charged later.
     debts: Arc<DebtLedger>,
@@ -129,7 +129,7 @@ impl Memcached {
         clock: Clock,
     ) -> Result<(Self, Result<(), StoreError>), StoreError> {
         let addresses = address::parse(&settings.url)?;
-        let context = Arc::new(StoreContext {
+        let context = Arc::new(MemcachedContext {
             settings: settings.clone(),
             verifier: format!("{:032x}", secret.verifier()),
             clock,
@@ -271,7 +271,7 @@ impl Store for Memcached {
     }
 
     fn supports(&self, limit: &Limit) -> Result<(), StoreError> {
-        match Shape::of(limit) {
+        match CounterShape::of(limit) {
             Ok(shape) => {
                 if let Some(shape) = shape {
                     self.shapes.remember(shape);

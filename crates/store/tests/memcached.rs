@@ -1,5 +1,15 @@
 //! The store on memcached, with real servers.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::print_stdout,
+    reason = "a test fails loudly, and what it shares with others says how much it tried"
+)]
+
 mod support;
 
 use std::collections::BTreeMap;

@@ -4,7 +4,7 @@ use crate::error::StoreError;
 
 /// A server: `host:port`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Address {
+pub(super) struct HostPort {
     pub(super) host: String,
     pub(super) port: u16,
 }
@@ -14,7 +14,7 @@ const MOST_SERVERS: usize = 64;
 const DEFAULT_PORT: u16 = 11_211;
 
 /// The servers of a store.
-pub(super) fn parse(url: &str) -> Result<Vec<Address>, StoreError> {
+pub(super) fn parse(url: &str) -> Result<Vec<HostPort>, StoreError> {
     let unusable = |why: String| StoreError::Unusable(why);
     let example = "memcached is written like `memcached://host:11211,host:11211`";
     let servers = url.strip_prefix("memcached://").ok_or_else(|| unusable(example.to_owned()))?;
@@ -22,10 +22,10 @@ pub(super) fn parse(url: &str) -> Result<Vec<Address>, StoreError> {
         let why = "passwords are not supported with memcached; let only trusted machines reach it";
         return Err(unusable(why.to_owned()));
     }
-    let mut found: Vec<Address> = Vec::new();
+    let mut found: Vec<HostPort> = Vec::new();
     for server in servers.trim_end_matches('/').split(',') {
         let wrong = || unusable(format!("`{server}` is not a server: {example}"));
-        let address = Address::parse(server).ok_or_else(wrong)?;
+        let address = HostPort::parse(server).ok_or_else(wrong)?;
         if found.contains(&address) {
             return Err(unusable(format!("the server `{server}` is named twice")));
         }
@@ -37,7 +37,7 @@ pub(super) fn parse(url: &str) -> Result<Vec<Address>, StoreError> {
     Ok(found)
 }
 
-impl Address {
+impl HostPort {
     /// `host`, `host:port`, `[IPv6]` or `[IPv6]:port`.
     fn parse(text: &str) -> Option<Self> {
         let (host, port) = match text.strip_prefix('[') {
@@ -58,7 +58,7 @@ impl Address {
     }
 }
 
-impl std::fmt::Display for Address {
+impl std::fmt::Display for HostPort {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.host.contains(':') {
             true => write!(f, "[{}]:{}", self.host, self.port),

@@ -4,8 +4,8 @@
 //! name, the receipt can be settled again.
 
 use super::Memcached;
-use super::counters::{self, Shape};
-use super::decide::{Call, Visit};
+use super::counters::{self, CounterShape};
+use super::decide::{Call, VisitKind};
 use super::meta::{self, Reply};
 use super::server::{Failed, MemcachedServer};
 use crate::error::StoreError;
@@ -30,7 +30,7 @@ impl Memcached {
             let weight = take.limit.weight(take.cost, take.bound).unwrap_or(u64::MAX);
             attempt.most = take.limit.deepest();
             attempt.weight = weight.min(attempt.most);
-            let found = self.visit_one(&attempt, Visit::Add, until).await?;
+            let found = self.visit_one(&attempt, VisitKind::Add, until).await?;
             let mut written = attempt.state(&found);
             let ask = Ask::new(now.of(take.limit), take.cost).bounded(take.bound);
             let receipt = take.limit.charge(&mut written, &ask);
@@ -99,10 +99,10 @@ impl Memcached {
         let server = self.server_of(state)?;
         let now = self.context.clock.now();
         let keys = self.shapes.all().into_iter().flat_map(|shape| match shape {
-            Shape::Calendar => shape.all_keys(state, now.calendar, &self.shapes.calendars()),
-            Shape::Window { .. } | Shape::Weighted { .. } | Shape::Bucket { .. } => {
-                shape.all_keys(state, now.steady, &[])
-            }
+            CounterShape::Calendar => shape.all_keys(state, now.calendar, &self.shapes.calendars()),
+            CounterShape::Window { .. }
+            | CounterShape::Weighted { .. }
+            | CounterShape::Bucket { .. } => shape.all_keys(state, now.steady, &[]),
         });
         let call = Call::begin(server, until)?;
         let sent: Result<Vec<_>, _> =

@@ -21,9 +21,9 @@ use tokio::task::JoinHandle;
 
 /// Clones are the same connection. It ends with the last of them.
 #[derive(Clone)]
-pub(super) struct Connection(Arc<Shared>);
+pub(super) struct MetaConnection(Arc<SharedConnection>);
 
-struct Shared {
+struct SharedConnection {
     queue: mpsc::Sender<Request>,
     /// Why it ended.
     ended: Arc<Mutex<Option<String>>>,
@@ -43,7 +43,7 @@ const BATCH: usize = 128;
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 << 10;
 
-impl Connection {
+impl MetaConnection {
     /// At most `bound` commands wait to be sent, and as many for their replies.
     pub(super) fn new(stream: TcpStream, bound: usize) -> Self {
         let (queue, requests) = mpsc::channel(bound.max(1));
@@ -58,10 +58,10 @@ impl Connection {
                 lock(&ended).get_or_insert(why);
             }
         });
-        Self(Arc::new(Shared { queue, ended, tasks: [writer, reader] }))
+        Self(Arc::new(SharedConnection { queue, ended, tasks: [writer, reader] }))
     }
 
-    /// Sends a command. The reply is awaited with [`Connection::reply`]; dropping the receiver takes nothing back.
+    /// Sends a command. The reply is awaited with [`MetaConnection::reply`]; dropping the receiver takes nothing back.
     pub(super) fn send(&self, command: Vec<u8>) -> Result<oneshot::Receiver<Reply>, StoreError> {
         let (caller, reply) = oneshot::channel();
         self.queue(command, Some(caller))?;
@@ -95,7 +95,7 @@ impl Connection {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedConnection {
     fn drop(&mut self) {
         for task in &self.tasks {
             task.abort();

@@ -18,7 +18,7 @@ use tidegate_core::{
 
 /// What of a limit is part of its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Shape {
+pub(super) enum CounterShape {
     Window { period: u64 },
     Calendar,
     Weighted { period: u64 },
@@ -27,7 +27,7 @@ pub(super) enum Shape {
 
 /// A state under a limit, now.
 pub(super) struct Counter {
-    pub(super) shape: Shape,
+    pub(super) shape: CounterShape,
     pub(super) key: String,
     /// The key of the window before, which is read too.
     pub(super) before: Option<String>,
@@ -53,9 +53,9 @@ const MOST_TICKS: u64 = 2;
 /// The most ticks in use: decades.
 const MOST_IN_USE: u64 = 1 << 52;
 
-// === impl Shape ===
+// === impl CounterShape ===
 
-impl Shape {
+impl CounterShape {
     /// The shape of a limit; `None` if it keeps no state. Or why memcached cannot count it.
     pub(super) fn of(limit: &Limit) -> Result<Option<Self>, &'static str> {
         if limit.is_unlimited() || limit.room(Bound::Headroom) == 0 {
@@ -166,19 +166,25 @@ fn digit(number: u128) -> char {
 // === impl Counter ===
 
 impl Counter {
-    pub(super) fn new(shape: Shape, state: StateId, limit: &Limit, now: Timestamp) -> Self {
+    pub(super) fn new(shape: CounterShape, state: StateId, limit: &Limit, now: Timestamp) -> Self {
         let mut written = Written::empty(limit);
         // The core says which window now is in, or which tick it is: that is the mark of a take.
         let number = limit.charge(&mut written, &Ask::new(now, Cost::ONE)).mark;
         let lasts = match shape {
-            Shape::Window { .. } | Shape::Calendar | Shape::Weighted { .. } => {
+            CounterShape::Window { .. }
+            | CounterShape::Calendar
+            | CounterShape::Weighted { .. } => {
                 limit.peek(&written, now).reset.unwrap_or(Span::ZERO)
             }
-            Shape::Bucket { period, .. } => drained_after(limit, period),
+            CounterShape::Bucket { period, .. } => drained_after(limit, period),
         };
         let before = match shape {
-            Shape::Weighted { .. } => number.checked_sub(1).map(|before| shape.key(state, before)),
-            Shape::Window { .. } | Shape::Calendar | Shape::Bucket { .. } => None,
+            CounterShape::Weighted { .. } => {
+                number.checked_sub(1).map(|before| shape.key(state, before))
+            }
+            CounterShape::Window { .. } | CounterShape::Calendar | CounterShape::Bucket { .. } => {
+                None
+            }
         };
         let seconds = lasts.as_nanos().div_ceil(NANOS).saturating_add(KEPT_LONGER);
         Self { shape, key: shape.key(state, number), before, number, seconds }
@@ -192,8 +198,10 @@ impl Counter {
     /// The value that means that nothing is in use.
     pub(super) fn empty(&self) -> u64 {
         match self.shape {
-            Shape::Bucket { .. } => self.number,
-            Shape::Window { .. } | Shape::Calendar | Shape::Weighted { .. } => 0,
+            CounterShape::Bucket { .. } => self.number,
+            CounterShape::Window { .. }
+            | CounterShape::Calendar
+            | CounterShape::Weighted { .. } => 0,
         }
     }
 
@@ -207,7 +215,7 @@ impl Counter {
     /// larger limit, or other callers are adding at this moment and will take it back. (A bucket with more in use is read as a
     /// full one: a larger one could have other ticks.)
     pub(super) fn wide(&self, limit: &Limit, found: Reading) -> Option<Box<Limit>> {
-        if matches!(self.shape, Shape::Bucket { .. }) {
+        if matches!(self.shape, CounterShape::Bucket { .. }) {
             return None;
         }
         let in_use = found.value.max(found.before);
@@ -219,13 +227,13 @@ impl Counter {
     pub(super) fn contents(&self, limit: &Limit, found: Reading) -> StateContents {
         let Reading { value, before } = self.believed(limit, found);
         match self.shape {
-            Shape::Window { .. } | Shape::Calendar => {
+            CounterShape::Window { .. } | CounterShape::Calendar => {
                 StateContents::Window { number: self.number, count: value }
             }
-            Shape::Weighted { .. } => {
+            CounterShape::Weighted { .. } => {
                 StateContents::Windows { number: self.number, cur: value, prev: before }
             }
-            Shape::Bucket { .. } => StateContents::Zero(value),
+            CounterShape::Bucket { .. } => StateContents::Zero(value),
         }
     }
 
@@ -240,10 +248,18 @@ impl Counter {
     /// How much a decision counted: the state that it left, compared with what was found and read as a state of this limit.
     pub(super) fn effect(&self, read_as: &Limit, found: Reading, left: &StateContents) -> i128 {
         let left = match left {
-            StateContents::Window { number, count } if *number == self.number => *count,
-            StateContents::Windows { number, cur, .. } if *number == self.number => *cur,
+            StateContents::Window { number, count: value }
+            | StateContents::Windows { number, cur: value, .. }
+                if *number == self.number =>
+            {
+                *value
+            }
             StateContents::Zero(tick) => *tick.max(&self.number),
-            _ => self.empty(),
+            StateContents::Nothing
+            | StateContents::Window { .. }
+            | StateContents::Windows { .. }
+            | StateContents::Buckets { .. }
+            | StateContents::Log(_) => self.empty(),
         };
         i128::from(left).saturating_sub(i128::from(self.believed(read_as, found).value))
     }
@@ -256,25 +272,25 @@ pub(super) fn given_back(
     receipt: &TakeReceipt,
     now: Timestamp,
 ) -> Option<(String, u64)> {
-    let shape = Shape::of(limit).ok()??;
+    let shape = CounterShape::of(limit).ok()??;
     let counter = Counter::new(shape, state, limit, now);
     match shape {
-        Shape::Bucket { .. } => {
+        CounterShape::Bucket { .. } => {
             // A bucket with exactly this much in use says how much of it has come back by itself.
             let full = counter.number.saturating_add(receipt.weight);
             let state = limit.remember(&StateContents::Zero(full));
             let mut written = Written { shape: limit, state };
             written.give_back(now, limit, receipt);
-            let left = match written.remembered(now) {
-                StateContents::Zero(tick) => tick.max(counter.number),
-                _ => counter.number,
-            };
+            let mut left = counter.number;
+            if let StateContents::Zero(tick) = written.remembered(now) {
+                left = left.max(tick);
+            }
             Some((counter.key, full.saturating_sub(left))).filter(|(_, weight)| *weight > 0)
         }
-        Shape::Window { .. } | Shape::Calendar => {
+        CounterShape::Window { .. } | CounterShape::Calendar => {
             (receipt.mark == counter.number).then_some((counter.key, receipt.weight))
         }
-        Shape::Weighted { .. } => {
+        CounterShape::Weighted { .. } => {
             let counts = receipt.mark.saturating_add(1) >= counter.number;
             counts.then(|| (shape.key(state, receipt.mark), receipt.weight))
         }

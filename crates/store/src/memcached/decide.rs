@@ -19,8 +19,8 @@
 //!   the weight did not count, and the take is tried again. What it left in the past is of no use to anybody.
 
 use super::Memcached;
-use super::connection::Connection;
-use super::counters::{Counter, Reading, Shape};
+use super::connection::MetaConnection;
+use super::counters::{Counter, CounterShape, Reading};
 use super::meta::{self, Reply};
 use super::server::{Failed, MemcachedServer, error_of, unexpected};
 use crate::error::StoreError;
@@ -44,7 +44,7 @@ pub(super) struct Attempt<'l> {
 }
 
 /// What the server of a take replied.
-pub(super) struct Found {
+pub(super) struct VisitReply {
     reading: Reading,
     /// The limit as which it is read, if that is not the limit of the take.
     wide: Option<Box<Limit>>,
@@ -53,12 +53,12 @@ pub(super) struct Found {
     cas: u64,
     added: u64,
     /// The connection over which it was added. What follows goes over the same: a restarted server numbers its values anew.
-    connection: Option<Connection>,
+    connection: Option<MetaConnection>,
 }
 
 /// Whether a visit adds.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Visit {
+pub(super) enum VisitKind {
     Look,
     Add,
 }
@@ -83,7 +83,7 @@ impl Memcached {
             self.check_servers(&attempts)?;
             let answer = |done| Answer { at: now.steady, done, by: AnsweredBy::Store };
             if plan.takes().iter().any(|take| self.refused.contains(take.state, now.steady)) {
-                let found = self.visit(&attempts, Visit::Look, until).await?;
+                let found = self.visit(&attempts, VisitKind::Look, until).await?;
                 let (done, _) = judge(plan, now, &attempts, &found);
                 let is_free = |take: &Take<'_>| take.refused == RejectedCost::Free;
                 if !done.passes && plan.takes().iter().all(is_free) {
@@ -91,7 +91,7 @@ impl Memcached {
                     return Ok(answer(done));
                 }
             }
-            let found = self.visit(&attempts, Visit::Add, until).await?;
+            let found = self.visit(&attempts, VisitKind::Add, until).await?;
             let (done, effects) = judge(plan, now, &attempts, &found);
             if self.settle(&attempts, &found, &effects, until).await? {
                 self.note_refusals(plan, &done, now);
@@ -118,8 +118,8 @@ impl Memcached {
     ) -> Result<Vec<Decision>, Failed> {
         let now = self.context.clock.now();
         let attempts = self.attempts(plan.takes(), now)?;
-        let found = self.visit(&attempts, Visit::Look, until).await?;
-        let decide = |(attempt, found): (&Attempt<'_>, &Found)| {
+        let found = self.visit(&attempts, VisitKind::Look, until).await?;
+        let decide = |(attempt, found): (&Attempt<'_>, &VisitReply)| {
             let ask = plan.ask(&attempt.take, now);
             attempt.take.limit.decide(&attempt.state(found), &ask)
         };
@@ -136,7 +136,7 @@ impl Memcached {
         let shape = self.shape(take.limit)?;
         let counter = |shape| {
             let counter = Counter::new(shape, take.state, take.limit, now.of(take.limit));
-            if shape == Shape::Calendar {
+            if shape == CounterShape::Calendar {
                 self.shapes.remember_window(counter.number);
             }
             counter
@@ -148,8 +148,8 @@ impl Memcached {
     }
 
     /// The shape of a limit, which is remembered for resets.
-    fn shape(&self, limit: &Limit) -> Result<Option<Shape>, Failed> {
-        let shape = Shape::of(limit).map_err(|reason| {
+    fn shape(&self, limit: &Limit) -> Result<Option<CounterShape>, Failed> {
+        let shape = CounterShape::of(limit).map_err(|reason| {
             let limit = Box::new(limit.clone());
             Failed(ErrorClass::Other, StoreError::Unsupported { limit, reason })
         })?;
@@ -188,9 +188,9 @@ impl Memcached {
     async fn visit(
         &self,
         attempts: &[Attempt<'_>],
-        visit: Visit,
+        visit: VisitKind,
         until: Timestamp,
-    ) -> Result<PlanVec<Found>, Failed> {
+    ) -> Result<PlanVec<VisitReply>, Failed> {
         if let [attempt] = attempts {
             return Ok(PlanVec::from_iter([self.visit_one(attempt, visit, until).await?]));
         }
@@ -210,12 +210,12 @@ impl Memcached {
     pub(super) async fn visit_one(
         &self,
         attempt: &Attempt<'_>,
-        visit: Visit,
+        visit: VisitKind,
         until: Timestamp,
-    ) -> Result<Found, Failed> {
-        let Some(counter) = &attempt.counter else { return Ok(Found::nothing()) };
+    ) -> Result<VisitReply, Failed> {
+        let Some(counter) = &attempt.counter else { return Ok(VisitReply::nothing()) };
         let server = self.server(&attempt.take)?;
-        let added = if visit == Visit::Add { attempt.weight } else { 0 };
+        let added = if visit == VisitKind::Add { attempt.weight } else { 0 };
         let command = if added == 0 {
             meta::get(&counter.key)
         } else {
@@ -243,9 +243,11 @@ impl Memcached {
             None => 0,
             Some(sent) => {
                 let mut reply = sent.map_err(|error| call.not_sent(error))?;
-                match call.reply(&mut reply).await? {
-                    Reply::Missing => 0,
-                    reply => reply.number().ok_or_else(|| call.unexpected(&reply))?,
+                let reply = call.reply(&mut reply).await?;
+                if reply == Reply::Missing {
+                    0
+                } else {
+                    reply.number().ok_or_else(|| call.unexpected(&reply))?
                 }
             }
         };
@@ -254,7 +256,7 @@ impl Memcached {
         let reading = Reading { value: value.saturating_sub(added), before };
         drop(abandoned);
         let wide = counter.wide(attempt.take.limit, reading);
-        Ok(Found { reading, wide, value, cas, added, connection: Some(call.connection) })
+        Ok(VisitReply { reading, wide, value, cas, added, connection: Some(call.connection) })
     }
 
     // === corrections ===
@@ -263,7 +265,7 @@ impl Memcached {
     pub(super) async fn settle(
         &self,
         attempts: &[Attempt<'_>],
-        found: &[Found],
+        found: &[VisitReply],
         effects: &[i128],
         until: Timestamp,
     ) -> Result<bool, Failed> {
@@ -305,7 +307,7 @@ impl Memcached {
         &self,
         attempt: &Attempt<'_>,
         counter: &Counter,
-        found: &Found,
+        found: &VisitReply,
         counted: u64,
         until: Timestamp,
     ) -> Result<bool, Failed> {
@@ -345,7 +347,7 @@ fn judge<'l>(
     plan: &Plan<'l>,
     now: Now,
     attempts: &[Attempt<'l>],
-    found: &[Found],
+    found: &[VisitReply],
 ) -> (PlanOutcome, PlanVec<i128>) {
     let states = attempts.iter().zip(found).map(|(attempt, found)| attempt.state(found));
     let mut states: PlanVec<Written<'_>> = states.collect();
@@ -357,7 +359,7 @@ fn judge<'l>(
 
 impl<'l> Attempt<'l> {
     /// The state that was found.
-    pub(super) fn state<'s>(&self, found: &'s Found) -> Written<'s>
+    pub(super) fn state<'s>(&self, found: &'s VisitReply) -> Written<'s>
     where
         'l: 's,
     {
@@ -372,7 +374,7 @@ impl<'l> Attempt<'l> {
     }
 
     /// How much was counted when this state was left.
-    pub(super) fn effect(&self, found: &Found, left: &Written<'_>, now: Now) -> i128 {
+    pub(super) fn effect(&self, found: &VisitReply, left: &Written<'_>, now: Now) -> i128 {
         let read_as = found.wide.as_deref().unwrap_or(self.take.limit);
         self.counter.as_ref().map_or(0, |counter| {
             counter.effect(read_as, found.reading, &left.remembered(now.of(read_as)))
@@ -380,7 +382,7 @@ impl<'l> Attempt<'l> {
     }
 }
 
-impl Found {
+impl VisitReply {
     fn nothing() -> Self {
         let reading = Reading { value: 0, before: 0 };
         Self { reading, wide: None, value: 0, cas: 0, added: 0, connection: None }
@@ -411,7 +413,7 @@ impl Found {
 /// A call to a server that is under way.
 pub(super) struct Call<'s> {
     server: &'s MemcachedServer,
-    pub(super) connection: Connection,
+    pub(super) connection: MetaConnection,
     generation: u64,
     until: Timestamp,
     _permit: tokio::sync::SemaphorePermit<'s>,
@@ -426,7 +428,7 @@ impl<'s> Call<'s> {
     /// Over a connection that was used before.
     fn over(
         server: &'s MemcachedServer,
-        connection: Connection,
+        connection: MetaConnection,
         until: Timestamp,
     ) -> Result<Self, Failed> {
         let full = |error| Failed(ErrorClass::Overloaded, error);
@@ -489,7 +491,7 @@ struct Abandoned<'c> {
 
 impl Drop for Abandoned<'_> {
     fn drop(&mut self) {
-        if self.added > 0 && !matches!(self.counter.shape, Shape::Bucket { .. }) {
+        if self.added > 0 && !matches!(self.counter.shape, CounterShape::Bucket { .. }) {
             let subtract = meta::subtract(&self.counter.key, self.added);
             let _ = self.call.connection.send_only(subtract);
         }

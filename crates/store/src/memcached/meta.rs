@@ -90,10 +90,14 @@ pub(super) enum Reply {
 pub(super) struct Malformed(pub(super) String);
 
 impl Reply {
+    /// The value as text.
+    pub(super) fn text(&self) -> Option<&str> {
+        if let Self::Value { text, .. } = self { Some(text) } else { None }
+    }
+
     /// The value as a number.
     pub(super) fn number(&self) -> Option<u64> {
-        let Self::Value { text, .. } = self else { return None };
-        text.trim_end_matches(' ').parse().ok()
+        self.text()?.trim_end_matches(' ').parse().ok()
     }
 }
 

@@ -8,7 +8,7 @@
 //! and nothing else moves; one that is removed leaves its keys to all others. A server that is down keeps its keys: its limits are
 //! answered by the rule, because counts that move to another server would begin at zero.
 
-use super::address::Address;
+use super::address::HostPort;
 use tidegate_core::StateId;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -16,7 +16,7 @@ use xxhash_rust::xxh3::xxh3_64;
 pub(super) struct Placement(Vec<u64>);
 
 impl Placement {
-    pub(super) fn new(servers: &[Address]) -> Self {
+    pub(super) fn new(servers: &[HostPort]) -> Self {
         Self(servers.iter().map(|server| xxh3_64(server.to_string().as_bytes())).collect())
     }
 

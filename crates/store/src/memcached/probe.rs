@@ -1,7 +1,7 @@
 //! A look at the servers before a node starts with them. Nothing is written.
 
 use super::address;
-use super::connection::Connection;
+use super::connection::MetaConnection;
 use super::meta::{self, Reply};
 use super::server::{self, VERIFIER_KEY};
 use super::{Memcached, MemcachedSettings};
@@ -54,7 +54,7 @@ impl Memcached {
             let looking = async {
                 let stream = tcp(&address.host, address.port).await;
                 let stream = stream.map_err(|error| StoreError::Unavailable(Box::new(error)))?;
-                look(&Connection::new(stream, 8), &verifier).await
+                look(&MetaConnection::new(stream, 8), &verifier).await
             };
             let looked = tokio::time::timeout(within.into(), looking).await;
             let looked = looked.unwrap_or(Err(StoreError::TimedOut(within)));
@@ -65,13 +65,13 @@ impl Memcached {
     }
 }
 
-async fn look(connection: &Connection, verifier: &str) -> Result<MemcachedProbe, StoreError> {
+async fn look(connection: &MetaConnection, verifier: &str) -> Result<MemcachedProbe, StoreError> {
     let version = server::checked_version(connection).await?;
-    let has_secret = match server::ask(connection, meta::get(VERIFIER_KEY)).await? {
-        Reply::Value { text, .. } if text != verifier => return Err(StoreError::OtherSecret),
-        Reply::Value { .. } => true,
-        _ => false,
-    };
+    let stored = server::ask(connection, meta::get(VERIFIER_KEY)).await?;
+    if stored.text().is_some_and(|stored| stored != verifier) {
+        return Err(StoreError::OtherSecret);
+    }
+    let has_secret = stored.text().is_some();
     let stats = server::ask(connection, b"stats settings\r\n".to_vec()).await?;
     let Reply::Stats(stats) = stats else { return Err(server::unexpected(&stats)) };
     let has = |name: &str, value: &str| stats.iter().any(|(n, v)| n == name && v == value);

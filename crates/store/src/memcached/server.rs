@@ -4,8 +4,8 @@
 //!   probe:  mn ──► version (once) ──► verifier of the secret ──► a value is added to and swapped ──► stats and canary
 //! ```
 
-use super::address::Address;
-use super::connection::Connection;
+use super::address::HostPort;
+use super::connection::MetaConnection;
 use super::losses::{LossCounts, LossWatch, Vitals};
 use super::meta::{self, Reply, Ttl};
 use super::settings::MemcachedSettings;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use tidegate_core::{Span, Timestamp};
 
 /// What all servers of one store share.
-pub(super) struct StoreContext {
+pub(super) struct MemcachedContext {
     pub(super) settings: MemcachedSettings,
     /// Hash of the secret. A server must hold this value or none: the states of two secrets never mix.
     pub(super) verifier: String,
@@ -34,9 +34,9 @@ pub(super) struct StoreContext {
 
 /// A server. Its callers and the keeper of its connection share it.
 pub(super) struct MemcachedServer {
-    address: Address,
-    gate: Gate<Connection>,
-    context: Arc<StoreContext>,
+    address: HostPort,
+    gate: Gate<MetaConnection>,
+    context: Arc<MemcachedContext>,
     watch: LossWatch,
 }
 
@@ -58,7 +58,7 @@ const MAX_TEXT: usize = 200;
 const OLDEST_VERSION: (u32, u32) = (1, 6);
 
 impl MemcachedServer {
-    pub(super) fn new(address: Address, context: &Arc<StoreContext>) -> Self {
+    pub(super) fn new(address: HostPort, context: &Arc<MemcachedContext>) -> Self {
         let MemcachedSettings { timeout, in_flight, .. } = context.settings;
         let gate = Gate::new(address.to_string(), timeout, in_flight, context.timer.clone());
         Self { address, gate, context: Arc::clone(context), watch: LossWatch::default() }
@@ -95,7 +95,7 @@ impl MemcachedServer {
     }
 
     /// The connection, if the breaker is closed. A call that holds it talks to one process only.
-    pub(super) fn connection(&self) -> Result<(Connection, u64), Failed> {
+    pub(super) fn connection(&self) -> Result<(MetaConnection, u64), Failed> {
         self.gate.connection().map_err(|error| Failed(ErrorClass::Disconnected, error))
     }
 
@@ -103,7 +103,7 @@ impl MemcachedServer {
         self.gate.left(until)
     }
 
-    pub(super) fn gate(&self) -> &Gate<Connection> {
+    pub(super) fn gate(&self) -> &Gate<MetaConnection> {
         &self.gate
     }
 
@@ -121,13 +121,14 @@ impl MemcachedServer {
 
     // === probes ===
 
-    async fn connect(&self) -> Result<Connection, StoreError> {
-        let Address { host, port } = &self.address;
+    async fn connect(&self) -> Result<MetaConnection, StoreError> {
+        let HostPort { host, port } = &self.address;
         let within = self.context.settings.connect_timeout;
         let stream = tokio::time::timeout(within.into(), tcp(host, *port)).await;
         let stream = stream.map_err(|_late| StoreError::TimedOut(within))?;
         let stream = stream.map_err(|error| StoreError::Unavailable(Box::new(error)))?;
-        let connection = Connection::new(stream, self.context.settings.in_flight.saturating_mul(2));
+        let connection =
+            MetaConnection::new(stream, self.context.settings.in_flight.saturating_mul(2));
         let checking = async {
             checked_version(&connection).await?;
             self.compare_verifier(&connection).await
@@ -138,18 +139,19 @@ impl MemcachedServer {
     }
 
     /// Writes the verifier of the secret to the server, or compares it with the one that is there.
-    async fn compare_verifier(&self, connection: &Connection) -> Result<(), StoreError> {
+    async fn compare_verifier(&self, connection: &MetaConnection) -> Result<(), StoreError> {
         let verifier = &self.context.verifier;
         let set = meta::set_if_absent(VERIFIER_KEY, verifier, self.ttl(0));
         ask(connection, set).await?;
-        match ask(connection, meta::get(VERIFIER_KEY)).await? {
-            Reply::Value { text, .. } if text != *verifier => Err(StoreError::OtherSecret),
-            _ => Ok(()),
+        let stored = ask(connection, meta::get(VERIFIER_KEY)).await?;
+        match stored.text() {
+            Some(stored) if stored != *verifier => Err(StoreError::OtherSecret),
+            Some(_) | None => Ok(()),
         }
     }
 
     /// Adds to a value and swaps it, as decisions do: a server that only answers `mn` may be unable to.
-    async fn run_probe(&self, connection: &Connection) -> Result<(), StoreError> {
+    async fn run_probe(&self, connection: &MetaConnection) -> Result<(), StoreError> {
         let reply = ask(connection, meta::add(PROBE_KEY, 1, 1, self.ttl(60))).await?;
         let Reply::Value { cas, .. } = reply else { return Err(unexpected(&reply)) };
         if cas == 0 {
@@ -159,7 +161,7 @@ impl MemcachedServer {
     }
 
     /// Looks for losses, and learns the server's time.
-    async fn look(&self, connection: &Connection) -> Result<(), StoreError> {
+    async fn look(&self, connection: &MetaConnection) -> Result<(), StoreError> {
         let canary = ask(connection, meta::set_if_absent(CANARY_KEY, "1", self.ttl(0))).await?;
         let reply = ask(connection, b"stats\r\n".to_vec()).await?;
         let Reply::Stats(stats) = reply else { return Err(unexpected(&reply)) };
@@ -183,18 +185,18 @@ impl MemcachedServer {
 }
 
 impl Server for MemcachedServer {
-    type Connection = Connection;
+    type Connection = MetaConnection;
 
     const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 
-    fn gate(&self) -> &Gate<Connection> {
+    fn gate(&self) -> &Gate<MetaConnection> {
         &self.gate
     }
 
     async fn connect_and_probe(
         &self,
-        current: Option<Connection>,
-    ) -> Result<Connection, StoreError> {
+        current: Option<MetaConnection>,
+    ) -> Result<MetaConnection, StoreError> {
         let connection = match current {
             Some(connection) => connection,
             None => self.connect().await?,
@@ -211,16 +213,17 @@ impl Server for MemcachedServer {
 }
 
 /// Asks outside of the gate.
-pub(super) async fn ask(connection: &Connection, command: Vec<u8>) -> Result<Reply, StoreError> {
+pub(super) async fn ask(
+    connection: &MetaConnection,
+    command: Vec<u8>,
+) -> Result<Reply, StoreError> {
     let mut reply = connection.send(command)?;
-    match connection.reply(&mut reply).await? {
-        Reply::Error(text) => Err(error_of(&text).1),
-        reply => Ok(reply),
-    }
+    let reply = connection.reply(&mut reply).await?;
+    if let Reply::Error(text) = &reply { Err(error_of(text).1) } else { Ok(reply) }
 }
 
 /// The version of a server, if that is new enough.
-pub(super) async fn checked_version(connection: &Connection) -> Result<String, StoreError> {
+pub(super) async fn checked_version(connection: &MetaConnection) -> Result<String, StoreError> {
     let reply = ask(connection, b"version\r\n".to_vec()).await?;
     let Reply::Version(version) = reply else { return Err(unexpected(&reply)) };
     let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());

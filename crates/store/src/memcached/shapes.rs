@@ -1,12 +1,12 @@
 //! The shapes of the limits that this node has counted. A reset is given the name of a state without its limit, so it tries all.
 
-use super::counters::Shape;
+use super::counters::CounterShape;
 use std::collections::BTreeSet;
 use std::sync::{PoisonError, RwLock};
 
 #[derive(Default)]
-pub(super) struct KnownShapes {
-    shapes: RwLock<BTreeSet<Shape>>,
+pub(super) struct CountedShapes {
+    shapes: RwLock<BTreeSet<CounterShape>>,
     /// The windows of calendars that were counted last: their numbers do not follow from the time alone.
     windows: RwLock<BTreeSet<u64>>,
 }
@@ -16,8 +16,8 @@ const MOST: usize = 1_024;
 /// The windows of calendars that are remembered, the latest.
 const MOST_WINDOWS: usize = 64;
 
-impl KnownShapes {
-    pub(super) fn remember(&self, shape: Shape) {
+impl CountedShapes {
+    pub(super) fn remember(&self, shape: CounterShape) {
         if self.shapes.read().unwrap_or_else(PoisonError::into_inner).contains(&shape) {
             return;
         }
@@ -42,7 +42,7 @@ impl KnownShapes {
         self.windows.read().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
     }
 
-    pub(super) fn all(&self) -> Vec<Shape> {
+    pub(super) fn all(&self) -> Vec<CounterShape> {
         self.shapes.read().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
     }
 }

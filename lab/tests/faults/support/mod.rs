@@ -15,6 +15,7 @@ pub(crate) mod disk_fault;
 pub(crate) mod fake;
 pub(crate) mod grpc;
 pub(crate) mod load;
+pub(crate) mod memcached;
 pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod redis;
