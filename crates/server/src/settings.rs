@@ -211,10 +211,9 @@ impl Settings {
         let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
         let url = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let of_http = ["header_timeout", "body_timeout"];
-        let [http, grpc] = ["http", "grpc"].map(|name| reader.listen(name, of_http));
+        let [http, grpc, proxy, admin] =
+            ["http", "grpc", "proxy", "admin"].map(|name| reader.listen(name, of_http));
         let resp = reader.listen("resp", ["command_timeout", "write_timeout"]);
-        let proxy = reader.listen("proxy", of_http);
-        let admin = reader.listen("admin", of_http);
         let metrics = reader.listen_like("metrics", admin);
         let settings = Self {
             policy: path(reader.text("policy")),
