@@ -25,29 +25,34 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 
-/// One row: a kind of limit, and how many keys there are.
+/// One row: a kind of limit of so many a day, and how many keys there are.
 struct MemcachedCase {
     name: &'static str,
     algorithm: Algorithm,
+    amount: u64,
     keys: NonZeroU32,
 }
 
 const ONE: NonZeroU32 = NonZeroU32::MIN;
-const CASES: [MemcachedCase; 6] = [
-    MemcachedCase { name: "memcached-cold-fixed", algorithm: Algorithm::FIXED_WINDOW, keys: KEYS },
-    MemcachedCase { name: "memcached-cold-bucket", algorithm: Algorithm::TOKEN_BUCKET, keys: KEYS },
-    MemcachedCase {
-        name: "memcached-cold-weighted",
-        algorithm: Algorithm::SLIDING_WEIGHTED,
-        keys: KEYS,
-    },
-    MemcachedCase { name: "memcached-hot-fixed", algorithm: Algorithm::FIXED_WINDOW, keys: ONE },
-    MemcachedCase { name: "memcached-hot-bucket", algorithm: Algorithm::TOKEN_BUCKET, keys: ONE },
-    MemcachedCase {
-        name: "memcached-hot-weighted",
-        algorithm: Algorithm::SLIDING_WEIGHTED,
-        keys: ONE,
-    },
+const WIDE: u64 = 1_000_000_000;
+
+const fn case(
+    name: &'static str,
+    algorithm: Algorithm,
+    amount: u64,
+    keys: NonZeroU32,
+) -> MemcachedCase {
+    MemcachedCase { name, algorithm, amount, keys }
+}
+
+const CASES: [MemcachedCase; 7] = [
+    case("memcached-cold-fixed", Algorithm::FIXED_WINDOW, 100, KEYS),
+    case("memcached-cold-bucket", Algorithm::TOKEN_BUCKET, 100, KEYS),
+    case("memcached-cold-weighted", Algorithm::SLIDING_WEIGHTED, 100, KEYS),
+    case("memcached-drained-bucket", Algorithm::TOKEN_BUCKET, WIDE, KEYS),
+    case("memcached-hot-fixed", Algorithm::FIXED_WINDOW, WIDE, ONE),
+    case("memcached-hot-bucket", Algorithm::TOKEN_BUCKET, WIDE, ONE),
+    case("memcached-hot-weighted", Algorithm::SLIDING_WEIGHTED, WIDE, ONE),
 ];
 const BARE: &str = "bare ma";
 const REDIS: &str = "tidegate on Redis";
@@ -57,7 +62,8 @@ const BATCH: usize = 128;
 const TITLE: &str = "The store on memcached";
 const TEXT: &str = "\
 64 concurrent tasks take 1 each, again and again, on one thread; nothing is refused, and any error ends the run. `cold` is a million keys
-in random order, `hot` a single one. The first peer sends the bare command that adds (`ma key N… J… D1 T… v`) for the same keys from 64
+in random order, `hot` a single one. `drained` is a million buckets in which nothing is in use when they are used again, so that most
+decisions need a second command. The first peer sends the bare command that adds (`ma key N… J… D1 T… v`) for the same keys from 64
 tasks over one connection, and discards the replies; so it needs one command where `weighted` needs two. The second peer is the store on
 Redis with the same limit.";
 
@@ -81,7 +87,7 @@ async fn measured(case: &MemcachedCase, options: &LoadOptions) -> Result<Vec<Str
     let patient = MemcachedSettings { timeout: Span::from_secs(1), ..MemcachedSettings::new(&url) };
     let store = Memcached::connect(&patient, &Secret::new([7; 32]), Clock::system()).await;
     let store = Arc::new(store.map_err(|error| error.to_string())?);
-    let limits: Arc<[Limit]> = Arc::from([limit(1_000_000_000, case.algorithm)?]);
+    let limits: Arc<[Limit]> = Arc::from([limit(case.amount, case.algorithm)?]);
     let length = Duration::from_secs(options.seconds);
     let (tasks, keys) = (TASKS, case.keys);
     let ours = TakeLoad { store, keys, limits: Arc::clone(&limits), tasks, length };

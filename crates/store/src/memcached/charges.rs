@@ -63,7 +63,7 @@ impl Memcached {
                 counters::given_back(part.state, part.limit, &part.receipt, at)
             {
                 let call = Call::begin(self.server_of(part.state)?, until)?;
-                let sent = call.connection.send(meta::subtract(&key, weight));
+                let sent = call.connection.send(&meta::subtract(&key, weight));
                 let mut reply = sent.map_err(|error| call.not_sent(error))?;
                 call.reply(&mut reply).await?;
             }
@@ -82,11 +82,12 @@ impl Memcached {
         let seconds = counters::receipt_seconds(expires.since(self.context.clock.now().steady));
         let mark = meta::set_if_absent(&counters::receipt_key(id), "1", server.ttl(seconds));
         let call = Call::begin(server, until)?;
-        let mut reply = call.connection.send(mark).map_err(|error| call.not_sent(error))?;
+        let mut reply = call.connection.send(&mark).map_err(|error| call.not_sent(error))?;
         match call.reply(&mut reply).await? {
             Reply::Done => Ok(true),
             Reply::NotStored => Ok(false),
-            reply @ (Reply::Value { .. }
+            reply @ (Reply::Number { .. }
+            | Reply::Text(_)
             | Reply::Missing
             | Reply::Version(_)
             | Reply::Stats(_)
@@ -106,7 +107,7 @@ impl Memcached {
         });
         let call = Call::begin(server, until)?;
         let sent: Result<Vec<_>, _> =
-            keys.map(|key| call.connection.send(meta::delete(&key))).collect();
+            keys.map(|key| call.connection.send(&meta::delete(&key))).collect();
         let mut had = false;
         for mut reply in sent.map_err(|error| call.not_sent(error))? {
             had |= call.reply(&mut reply).await? == Reply::Done;

@@ -1,84 +1,88 @@
 //! A connection that many calls share: commands are sent in the order of the calls, and replies come in the same order.
 //!
 //! ```text
-//!   calls ──► queue ──► writer (all that waits, in one write) ──► server
-//!     ▲                   └── who waits for each reply ──► reader ◄──┘
-//!     └──────────────────────────────────────────────────────┘
+//!   calls ──► bytes to send, and who waits for each reply ──► writer (all that waits, in one write) ──► server
+//!     ▲                                                        reader ◄──────────────────────────────────┘
+//!     └──────────────────────────────────────────────────────────┘
 //! ```
 //!
 //! Whatever ends the connection ends both tasks; then every caller that waits is told why.
 
-use super::meta::{self, Malformed, Reply};
+use super::meta::{self, Command, Malformed, Reply};
 use crate::error::StoreError;
 use crate::sync::{Mutex, lock};
-use std::io;
+use std::collections::VecDeque;
+use std::mem;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
 /// Clones are the same connection. It ends with the last of them.
 #[derive(Clone)]
-pub(super) struct MetaConnection(Arc<SharedConnection>);
+pub(super) struct MetaConnection(Arc<RunningConnection>);
 
-struct SharedConnection {
-    queue: mpsc::Sender<Request>,
-    /// Why it ended.
-    ended: Arc<Mutex<Option<String>>>,
+struct RunningConnection {
+    line: Arc<Line>,
     tasks: [JoinHandle<()>; 2],
 }
 
-struct Request {
-    command: Vec<u8>,
-    /// `None`: nobody waits for the reply.
-    caller: Caller,
+/// What callers and the two tasks share.
+struct Line {
+    /// Locked to add or to take, never across an await.
+    queue: Mutex<Queue>,
+    /// Notified when there is something to send.
+    wake_writer: Notify,
+    /// How many replies may be awaited.
+    bound: usize,
 }
 
+#[derive(Default)]
+struct Queue {
+    /// To be sent.
+    bytes: Vec<u8>,
+    /// Who waits for each reply, whether or not its command was sent yet.
+    callers: VecDeque<Caller>,
+    /// Why it ended.
+    ended: Option<String>,
+}
+
+/// `None`: nobody waits for the reply.
 type Caller = Option<oneshot::Sender<Reply>>;
 
-/// Commands that one write sends together.
-const BATCH: usize = 128;
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 << 10;
+/// A buffer that grew larger is not kept.
+const KEPT_BYTES: usize = 64 << 10;
 
 impl MetaConnection {
-    /// At most `bound` commands wait to be sent, and as many for their replies.
+    /// At most `bound` replies are awaited.
     pub(super) fn new(stream: TcpStream, bound: usize) -> Self {
-        let (queue, requests) = mpsc::channel(bound.max(1));
-        let (waiting, callers) = mpsc::channel(bound.max(1).saturating_add(BATCH));
         let (input, output) = stream.into_split();
-        let ended = Arc::new(Mutex::new(None));
-        let writer = tokio::spawn(write(output, requests, waiting));
-        let reader = tokio::spawn({
-            let ended = Arc::clone(&ended);
-            async move {
-                let why = read(input, callers, &ended).await;
-                lock(&ended).get_or_insert(why);
-            }
+        let line = Arc::new(Line { queue: Mutex::default(), wake_writer: Notify::new(), bound });
+        let writer = tokio::spawn({
+            let line = Arc::clone(&line);
+            async move { line.end(write(output, &line).await) }
         });
-        Self(Arc::new(SharedConnection { queue, ended, tasks: [writer, reader] }))
+        let reader = tokio::spawn({
+            let line = Arc::clone(&line);
+            async move { line.end(read(input, &line).await) }
+        });
+        Self(Arc::new(RunningConnection { line, tasks: [writer, reader] }))
     }
 
     /// Sends a command. The reply is awaited with [`MetaConnection::reply`]; dropping the receiver takes nothing back.
-    pub(super) fn send(&self, command: Vec<u8>) -> Result<oneshot::Receiver<Reply>, StoreError> {
+    pub(super) fn send(&self, command: &Command) -> Result<oneshot::Receiver<Reply>, StoreError> {
         let (caller, reply) = oneshot::channel();
-        self.queue(command, Some(caller))?;
+        self.0.line.queue(command, Some(caller))?;
         Ok(reply)
     }
 
     /// Sends a command whose reply nobody needs. It is executed after all that were sent before.
-    pub(super) fn send_only(&self, command: Vec<u8>) -> Result<(), StoreError> {
-        self.queue(command, None)
-    }
-
-    fn queue(&self, command: Vec<u8>, caller: Caller) -> Result<(), StoreError> {
-        let sent = self.0.queue.try_send(Request { command, caller });
-        sent.map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => StoreError::Overloaded,
-            mpsc::error::TrySendError::Closed(_) => self.why_ended(),
-        })
+    pub(super) fn send_only(&self, command: &Command) -> Result<(), StoreError> {
+        self.0.line.queue(command, None)
     }
 
     /// Waits for a reply.
@@ -86,16 +90,11 @@ impl MetaConnection {
         &self,
         reply: &mut oneshot::Receiver<Reply>,
     ) -> Result<Reply, StoreError> {
-        reply.await.map_err(|_ended| self.why_ended())
-    }
-
-    fn why_ended(&self) -> StoreError {
-        let why = lock(&self.0.ended).clone();
-        StoreError::Unavailable(why.unwrap_or_else(|| "the connection ended".to_owned()).into())
+        reply.await.map_err(|_ended| lock(&self.0.line.queue).why_ended())
     }
 }
 
-impl Drop for SharedConnection {
+impl Drop for RunningConnection {
     fn drop(&mut self) {
         for task in &self.tasks {
             task.abort();
@@ -103,63 +102,109 @@ impl Drop for SharedConnection {
     }
 }
 
-/// Sends what waits, until the connection ends.
-async fn write(
-    mut output: OwnedWriteHalf,
-    mut requests: mpsc::Receiver<Request>,
-    waiting: mpsc::Sender<Caller>,
-) {
-    let (mut batch, mut bytes) = (Vec::new(), Vec::new());
-    while requests.recv_many(&mut batch, BATCH).await > 0 {
-        for Request { command, caller } in batch.drain(..) {
-            bytes.extend_from_slice(&command);
-            if waiting.send(caller).await.is_err() {
-                return;
+impl Line {
+    fn queue(&self, command: &Command, caller: Caller) -> Result<(), StoreError> {
+        let mut queue = lock(&self.queue);
+        if queue.ended.is_some() {
+            return Err(queue.why_ended());
+        }
+        if queue.callers.len() >= self.bound {
+            return Err(StoreError::Overloaded);
+        }
+        let is_first = queue.bytes.is_empty();
+        queue.bytes.extend_from_slice(command);
+        queue.callers.push_back(caller);
+        drop(queue);
+        if is_first {
+            self.wake_writer.notify_one();
+        }
+        Ok(())
+    }
+
+    /// What is to be sent, in exchange for an empty buffer; or why it ended.
+    fn take_bytes(&self, bytes: &mut Vec<u8>) -> Result<(), String> {
+        let mut queue = lock(&self.queue);
+        match &queue.ended {
+            Some(why) => Err(why.clone()),
+            None => {
+                mem::swap(bytes, &mut queue.bytes);
+                Ok(())
             }
         }
-        if output.write_all(&bytes).await.is_err() {
-            return;
+    }
+
+    /// Ends it, and tells all callers that wait.
+    fn end(&self, why: String) {
+        let mut queue = lock(&self.queue);
+        queue.ended.get_or_insert(why);
+        let callers = mem::take(&mut queue.callers);
+        queue.bytes = Vec::new();
+        drop(queue);
+        drop(callers);
+        self.wake_writer.notify_one();
+    }
+
+    /// Hands the complete replies to their callers, and keeps the rest.
+    fn hand_out(&self, bytes: &mut Vec<u8>) -> Result<(), Malformed> {
+        let (mut done, mut replies) = (0_usize, Vec::new());
+        while let Some((reply, length)) = meta::parse(bytes.get(done..).unwrap_or_default())? {
+            done = done.saturating_add(length);
+            replies.push(reply);
+        }
+        bytes.drain(..done);
+        let mut queue = lock(&self.queue);
+        if replies.len() > queue.callers.len() {
+            return Err(Malformed("nothing was asked".to_owned()));
+        }
+        let callers: Vec<Caller> = queue.callers.drain(..replies.len()).collect();
+        drop(queue);
+        for (caller, reply) in callers.into_iter().zip(replies) {
+            if let Some(caller) = caller {
+                // A caller that has given up needs no reply.
+                let _ = caller.send(reply);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Queue {
+    fn why_ended(&self) -> StoreError {
+        let why = self.ended.clone().unwrap_or_else(|| "the connection ended".to_owned());
+        StoreError::Unavailable(why.into())
+    }
+}
+
+/// Sends what waits, until the connection ends; returns why it did.
+async fn write(mut output: OwnedWriteHalf, line: &Line) -> String {
+    let mut bytes = Vec::new();
+    loop {
+        line.wake_writer.notified().await;
+        // Other tasks that are ready add their commands first, so that one write sends them all.
+        tokio::task::yield_now().await;
+        if let Err(why) = line.take_bytes(&mut bytes) {
+            return why;
+        }
+        if let Err(error) = output.write_all(&bytes).await {
+            return error.to_string();
         }
         bytes.clear();
+        bytes.shrink_to(KEPT_BYTES);
     }
 }
 
-/// Hands out replies until the connection ends; returns why it did. The callers that wait are dropped after that is known.
-async fn read(
-    mut input: OwnedReadHalf,
-    mut callers: mpsc::Receiver<Caller>,
-    ended: &Mutex<Option<String>>,
-) -> String {
+/// Hands out replies until the connection ends; returns why it did.
+async fn read(mut input: OwnedReadHalf, line: &Line) -> String {
     let mut bytes = Vec::with_capacity(READ_BYTES);
-    let why = loop {
+    loop {
         match input.read_buf(&mut bytes).await {
-            Ok(0) => break "it closed the connection".to_owned(),
+            Ok(0) => return "it closed the connection".to_owned(),
             Ok(_) => {}
-            Err(error) => break error_text(&error),
+            Err(error) => return error.to_string(),
         }
-        if let Err(Malformed(what)) = hand_out(&mut bytes, &mut callers) {
-            break format!("it sent an invalid reply: {what}");
+        if let Err(Malformed(what)) = line.hand_out(&mut bytes) {
+            return format!("it sent an invalid reply: {what}");
         }
-    };
-    *lock(ended) = Some(why.clone());
-    why
-}
-
-/// Hands the complete replies to their callers, and keeps the rest.
-fn hand_out(bytes: &mut Vec<u8>, callers: &mut mpsc::Receiver<Caller>) -> Result<(), Malformed> {
-    let mut done = 0_usize;
-    while let Some((reply, length)) = meta::parse(bytes.get(done..).unwrap_or_default())? {
-        done = done.saturating_add(length);
-        let unasked = |_| Malformed("nothing was asked".to_owned());
-        if let Some(caller) = callers.try_recv().map_err(unasked)? {
-            // A caller that has given up needs no reply.
-            let _ = caller.send(reply);
-        }
+        bytes.shrink_to(KEPT_BYTES.max(bytes.len()));
     }
-    bytes.drain(..done);
-    Ok(())
-}
-
-fn error_text(error: &io::Error) -> String {
-    error.to_string()
 }

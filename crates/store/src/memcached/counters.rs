@@ -11,6 +11,7 @@
 //! never counted in another one, however late a command arrives. The ticks of a bucket depend on its rate, and their length on its
 //! burst; so a bucket that is edited begins full, under another key.
 
+use super::meta::KeyText;
 use tidegate_core::{
     Algorithm, Align, Ask, Bound, Cost, Limit, Period, Refill, Span, StateContents, StateId,
     TakeReceipt, Timestamp, Written,
@@ -22,15 +23,15 @@ pub(super) enum CounterShape {
     Window { period: u64 },
     Calendar,
     Weighted { period: u64 },
-    Bucket { period: u64, amount: u64, token: u64, refill: char },
+    Bucket { period: u64, amount: u64, token: u64, refill: u8 },
 }
 
 /// A state under a limit, now.
 pub(super) struct Counter {
     pub(super) shape: CounterShape,
-    pub(super) key: String,
+    pub(super) key: KeyText,
     /// The key of the window before, which is read too.
-    pub(super) before: Option<String>,
+    pub(super) before: Option<KeyText>,
     /// The window of now, or now in ticks.
     pub(super) number: u64,
     /// How long the value is kept.
@@ -47,6 +48,8 @@ pub(super) struct Reading {
 
 /// Values are kept for longer than they count: a time to live counts in whole seconds, and clocks differ.
 const KEPT_LONGER: u64 = 2;
+/// The letter of buckets whose tokens come back together.
+const INTERVAL: u8 = b'i';
 const NANOS: u64 = 1_000_000_000;
 /// Ticks in a microsecond at most: those of all instants, and of much more than any node adds, fit 64 bits.
 const MOST_TICKS: u64 = 2;
@@ -80,8 +83,8 @@ impl CounterShape {
                     return Err("a burst that takes decades to fill is counted in memory only");
                 }
                 let refill = match refill {
-                    Refill::Continuous => 't',
-                    Refill::Interval => 'i',
+                    Refill::Continuous => b't',
+                    Refill::Interval => INTERVAL,
                 };
                 let (amount, token) = (limit.amount(), ticks.token);
                 Ok(Some(Self::Bucket { period, amount, token, refill }))
@@ -105,23 +108,22 @@ impl CounterShape {
     }
 
     /// The key of a window, or of a bucket.
-    pub(super) fn key(self, state: StateId, window: u64) -> String {
-        let mut key = String::with_capacity(40);
-        key.push_str("tg");
+    pub(super) fn key(self, state: StateId, window: u64) -> KeyText {
+        let mut key = KeyText::from_slice(b"tg");
         let StateId(id) = state;
         for place in (0..16_u32).rev() {
             key.push(digit(id >> (place.saturating_mul(6))));
         }
         match self {
-            Self::Window { period } => push(&mut key, 'f', period, window),
+            Self::Window { period } => push(&mut key, b'f', period, window),
             Self::Calendar => {
-                key.push_str("c.");
+                key.extend_from_slice(b"c.");
                 push_number(&mut key, window);
             }
-            Self::Weighted { period } => push(&mut key, 'w', period, window),
+            Self::Weighted { period } => push(&mut key, b'w', period, window),
             Self::Bucket { period, amount, token, refill } => {
                 push(&mut key, refill, period, amount);
-                key.push('.');
+                key.push(b'.');
                 push_number(&mut key, u64::from(token.trailing_zeros()));
             }
         }
@@ -129,7 +131,12 @@ impl CounterShape {
     }
 
     /// The keys under which a state may have values now.
-    pub(super) fn all_keys(self, state: StateId, now: Timestamp, calendars: &[u64]) -> Vec<String> {
+    pub(super) fn all_keys(
+        self,
+        state: StateId,
+        now: Timestamp,
+        calendars: &[u64],
+    ) -> Vec<KeyText> {
         let windows = match self {
             Self::Window { period } | Self::Weighted { period } => {
                 let window = now.as_nanos().checked_div(period).unwrap_or(0);
@@ -142,14 +149,14 @@ impl CounterShape {
     }
 }
 
-fn push(key: &mut String, kind: char, period: u64, number: u64) {
+fn push(key: &mut KeyText, kind: u8, period: u64, number: u64) {
     key.push(kind);
     push_number(key, period);
-    key.push('.');
+    key.push(b'.');
     push_number(key, number);
 }
 
-fn push_number(key: &mut String, number: u64) {
+fn push_number(key: &mut KeyText, number: u64) {
     let digits = 64_u32.saturating_sub(number.leading_zeros()).div_ceil(6).max(1);
     for place in (0..digits).rev() {
         key.push(digit(u128::from(number >> (place.saturating_mul(6)))));
@@ -157,26 +164,29 @@ fn push_number(key: &mut String, number: u64) {
 }
 
 /// The lowest six bits as a digit.
-fn digit(number: u128) -> char {
+fn digit(number: u128) -> u8 {
     const DIGITS: &[u8; 64] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-";
     let index = usize::try_from(number & 63).unwrap_or(0);
-    DIGITS.get(index).map_or('0', |digit| char::from(*digit))
+    DIGITS.get(index).copied().unwrap_or(b'0')
 }
 
 // === impl Counter ===
 
 impl Counter {
     pub(super) fn new(shape: CounterShape, state: StateId, limit: &Limit, now: Timestamp) -> Self {
-        let mut written = Written::empty(limit);
-        // The core says which window now is in, or which tick it is: that is the mark of a take.
-        let number = limit.charge(&mut written, &Ask::new(now, Cost::ONE)).mark;
-        let lasts = match shape {
-            CounterShape::Window { .. }
-            | CounterShape::Calendar
-            | CounterShape::Weighted { .. } => {
-                limit.peek(&written, now).reset.unwrap_or(Span::ZERO)
+        let (number, lasts) = match shape {
+            CounterShape::Window { period } => {
+                let (window, left) = window(now, period);
+                (window, left)
             }
-            CounterShape::Bucket { period, .. } => drained_after(limit, period),
+            CounterShape::Weighted { period } => {
+                let (window, left) = window(now, period);
+                (window, left.saturating_add(period))
+            }
+            CounterShape::Calendar => calendar(limit, now),
+            CounterShape::Bucket { period, refill, .. } => {
+                (tick(limit, now, period, refill), drained_after(limit, period))
+            }
         };
         let before = match shape {
             CounterShape::Weighted { .. } => {
@@ -186,7 +196,7 @@ impl Counter {
                 None
             }
         };
-        let seconds = lasts.as_nanos().div_ceil(NANOS).saturating_add(KEPT_LONGER);
+        let seconds = lasts.div_ceil(NANOS).saturating_add(KEPT_LONGER);
         Self { shape, key: shape.key(state, number), before, number, seconds }
     }
 
@@ -271,7 +281,7 @@ pub(super) fn given_back(
     limit: &Limit,
     receipt: &TakeReceipt,
     now: Timestamp,
-) -> Option<(String, u64)> {
+) -> Option<(KeyText, u64)> {
     let shape = CounterShape::of(limit).ok()??;
     let counter = Counter::new(shape, state, limit, now);
     match shape {
@@ -297,12 +307,38 @@ pub(super) fn given_back(
     }
 }
 
-/// When nothing of a bucket is in use any more, whatever was.
-fn drained_after(limit: &Limit, period: u64) -> Span {
+/// The window of an instant, and how long it lasts from then on, in nanoseconds.
+fn window(now: Timestamp, period: u64) -> (u64, u64) {
+    let passed = now.as_nanos().checked_rem(period).unwrap_or(0);
+    (now.as_nanos().checked_div(period).unwrap_or(0), period.saturating_sub(passed))
+}
+
+/// The same for windows of a calendar. The core names the window as the mark of a take.
+fn calendar(limit: &Limit, now: Timestamp) -> (u64, u64) {
+    let mut written = Written::empty(limit);
+    let number = limit.charge(&mut written, &Ask::new(now, Cost::ONE)).mark;
+    let left = limit.peek(&written, now).reset.unwrap_or(Span::ZERO);
+    (number, left.as_nanos())
+}
+
+/// The tick of an instant, as the core counts them.
+fn tick(limit: &Limit, now: Timestamp, period: u64, refill: u8) -> u64 {
+    let per_period = limit.ticks().map_or(1, |ticks| ticks.per_period);
+    let (now, period, per_period) =
+        (u128::from(now.as_nanos()), u128::from(period.max(1)), u128::from(per_period));
+    let tick = match refill {
+        INTERVAL => (now / period).saturating_mul(per_period),
+        _ => now.saturating_mul(per_period) / period,
+    };
+    u64::try_from(tick).unwrap_or(u64::MAX)
+}
+
+/// When nothing of a bucket is in use any more, whatever was, in nanoseconds.
+fn drained_after(limit: &Limit, period: u64) -> u64 {
     let per_period = limit.ticks().map_or(1, |ticks| ticks.per_period);
     let nanos = u128::from(limit.deepest()).saturating_mul(u128::from(period));
     let nanos = nanos.div_ceil(u128::from(per_period.max(1)));
-    Span::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    u64::try_from(nanos).unwrap_or(u64::MAX)
 }
 
 /// How long a receipt is remembered.
@@ -311,8 +347,8 @@ pub(super) fn receipt_seconds(left: Span) -> u64 {
 }
 
 /// The key of a receipt.
-pub(super) fn receipt_key(id: u128) -> String {
-    let mut key = "tgr".to_owned();
+pub(super) fn receipt_key(id: u128) -> KeyText {
+    let mut key = KeyText::from_slice(b"tgr");
     for place in (0..22_u32).rev() {
         key.push(digit(id >> (place.saturating_mul(6))));
     }

@@ -29,7 +29,7 @@ use crate::remote::ErrorClass;
 use crate::store::{Answer, AnsweredBy};
 use futures_util::future::join_all;
 use tidegate_core::{
-    Decision, Limit, Now, Outcome, Plan, PlanOutcome, RejectedCost, Take, Timestamp, Written,
+    Decision, Limit, Now, Outcome, Plan, PlanOutcome, RejectedCost, Span, Take, Timestamp, Written,
 };
 
 /// A take, while it is decided.
@@ -53,7 +53,7 @@ pub(super) struct VisitReply {
     cas: u64,
     added: u64,
     /// The connection over which it was added. What follows goes over the same: a restarted server numbers its values anew.
-    connection: Option<MetaConnection>,
+    connection: Option<(MetaConnection, u64)>,
 }
 
 /// Whether a visit adds.
@@ -224,8 +224,8 @@ impl Memcached {
         };
         let call = Call::begin(server, until)?;
         let mut abandoned = Abandoned { call: &call, counter, added };
-        let before = counter.before.as_ref().map(|key| call.connection.send(meta::get(key)));
-        let sent = call.connection.send(command);
+        let before = counter.before.as_ref().map(|key| call.connection.send(&meta::get(key)));
+        let sent = call.connection.send(&command);
         let mut reply = sent.map_err(|error| {
             abandoned.added = 0;
             call.not_sent(error)
@@ -252,11 +252,18 @@ impl Memcached {
             }
         };
         abandoned.added = 0;
-        let cas = if let Reply::Value { cas, .. } = reply { cas } else { 0 };
+        let cas = if let Reply::Number { cas, .. } = reply { cas } else { 0 };
         let reading = Reading { value: value.saturating_sub(added), before };
         drop(abandoned);
         let wide = counter.wide(attempt.take.limit, reading);
-        Ok(VisitReply { reading, wide, value, cas, added, connection: Some(call.connection) })
+        Ok(VisitReply {
+            reading,
+            wide,
+            value,
+            cas,
+            added,
+            connection: Some((call.connection, call.generation)),
+        })
     }
 
     // === corrections ===
@@ -312,7 +319,7 @@ impl Memcached {
         until: Timestamp,
     ) -> Result<bool, Failed> {
         let server = self.server(&attempt.take)?;
-        let Some(connection) = found.connection.clone() else { return Ok(true) };
+        let Some((connection, generation)) = found.connection.clone() else { return Ok(true) };
         let (now, ttl) = (counter.number, server.ttl(counter.seconds));
         let target = now.saturating_add(counted);
         let by = target.saturating_sub(found.value);
@@ -321,12 +328,12 @@ impl Memcached {
         } else {
             meta::swap(&counter.key, target, found.cas, ttl)
         };
-        let call = Call::over(server, connection, until)?;
-        let sent = call.connection.send(command);
+        let call = Call::over(server, connection, generation, until)?;
+        let sent = call.connection.send(&command);
         let mut reply = sent.map_err(|error| call.not_sent(error))?;
         match call.reply(&mut reply).await? {
             Reply::Done => Ok(true),
-            reply @ Reply::Value { .. } => {
+            reply @ Reply::Number { .. } => {
                 let raised = reply.number().ok_or_else(|| call.unexpected(&reply))?;
                 let is_within = raised.saturating_sub(now) <= attempt.most;
                 if !is_within {
@@ -335,7 +342,7 @@ impl Memcached {
                 Ok(is_within)
             }
             Reply::NotStored | Reply::Missing => Ok(false),
-            reply @ (Reply::Version(_) | Reply::Stats(_) | Reply::Error(_)) => {
+            reply @ (Reply::Text(_) | Reply::Version(_) | Reply::Stats(_) | Reply::Error(_)) => {
                 Err(call.unexpected(&reply))
             }
         }
@@ -400,10 +407,10 @@ impl VisitReply {
     /// Takes back what counted. Nobody waits for it: it is executed before whatever this node sends next.
     fn undo(&self, attempt: &Attempt<'_>, weight: u64) {
         if weight > 0
-            && let (Some(counter), Some(connection)) = (&attempt.counter, &self.connection)
+            && let (Some(counter), Some((connection, _))) = (&attempt.counter, &self.connection)
         {
             // If the connection has ended, or too much waits, the weight stays: less than the limit passes.
-            let _ = connection.send_only(meta::subtract(&counter.key, weight));
+            let _ = connection.send_only(&meta::subtract(&counter.key, weight));
         }
     }
 }
@@ -415,38 +422,39 @@ pub(super) struct Call<'s> {
     server: &'s MemcachedServer,
     pub(super) connection: MetaConnection,
     generation: u64,
-    until: Timestamp,
+    /// How long its caller waits.
+    left: Span,
     _permit: tokio::sync::SemaphorePermit<'s>,
 }
 
 impl<'s> Call<'s> {
     pub(super) fn begin(server: &'s MemcachedServer, until: Timestamp) -> Result<Self, Failed> {
-        let (connection, _) = server.connection()?;
-        Self::over(server, connection, until)
+        let (connection, generation) = server.connection()?;
+        Self::over(server, connection, generation, until)
     }
 
     /// Over a connection that was used before.
     fn over(
         server: &'s MemcachedServer,
         connection: MetaConnection,
+        generation: u64,
         until: Timestamp,
     ) -> Result<Self, Failed> {
         let full = |error| Failed(ErrorClass::Overloaded, error);
         let permit = server.gate().enter().map_err(full)?;
-        let (_, generation) = server.connection()?;
-        if server.left(until) == tidegate_core::Span::ZERO {
+        let left = server.left(until);
+        if left == Span::ZERO {
             // The caller would not wait for the reply, so nothing is sent and nothing is counted.
             return Err(server.timed_out());
         }
-        Ok(Self { server, connection, generation, until, _permit: permit })
+        Ok(Self { server, connection, generation, left, _permit: permit })
     }
 
     pub(super) async fn reply(
         &self,
         reply: &mut tokio::sync::oneshot::Receiver<Reply>,
     ) -> Result<Reply, Failed> {
-        let left = self.server.left(self.until);
-        let replied = tokio::time::timeout(left.into(), self.connection.reply(reply)).await;
+        let replied = tokio::time::timeout(self.left.into(), self.connection.reply(reply)).await;
         match replied {
             Ok(Ok(Reply::Error(text))) => {
                 self.server.answered();
@@ -461,7 +469,7 @@ impl<'s> Call<'s> {
                 Err(Failed(ErrorClass::Disconnected, error))
             }
             Err(_late) => {
-                self.server.gate().timed_out_after(left);
+                self.server.gate().timed_out_after(self.left);
                 Err(self.server.timed_out())
             }
         }
@@ -493,7 +501,7 @@ impl Drop for Abandoned<'_> {
     fn drop(&mut self) {
         if self.added > 0 && !matches!(self.counter.shape, CounterShape::Bucket { .. }) {
             let subtract = meta::subtract(&self.counter.key, self.added);
-            let _ = self.call.connection.send_only(subtract);
+            let _ = self.call.connection.send_only(&subtract);
         }
     }
 }

@@ -68,11 +68,8 @@ impl Memcached {
 async fn look(connection: &MetaConnection, verifier: &str) -> Result<MemcachedProbe, StoreError> {
     let version = server::checked_version(connection).await?;
     let stored = server::ask(connection, meta::get(VERIFIER_KEY)).await?;
-    if stored.text().is_some_and(|stored| stored != verifier) {
-        return Err(StoreError::OtherSecret);
-    }
-    let has_secret = stored.text().is_some();
-    let stats = server::ask(connection, b"stats settings\r\n".to_vec()).await?;
+    let has_secret = server::compared(&stored, verifier)?;
+    let stats = server::ask(connection, meta::plain(b"stats settings")).await?;
     let Reply::Stats(stats) = stats else { return Err(server::unexpected(&stats)) };
     let has = |name: &str, value: &str| stats.iter().any(|(n, v)| n == name && v == value);
     if has("cas_enabled", "no") {

@@ -7,7 +7,7 @@
 use super::address::HostPort;
 use super::connection::MetaConnection;
 use super::losses::{LossCounts, LossWatch, Vitals};
-use super::meta::{self, Reply, Ttl};
+use super::meta::{self, Command, Reply, Ttl};
 use super::settings::MemcachedSettings;
 use crate::clock::Clock;
 use crate::error::StoreError;
@@ -45,9 +45,9 @@ pub(super) struct MemcachedServer {
 pub(super) struct Failed(pub(super) ErrorClass, pub(super) StoreError);
 
 /// Values that belong to the store and to no key.
-pub(super) const VERIFIER_KEY: &str = "tg:verifier";
-const CANARY_KEY: &str = "tg:canary";
-const PROBE_KEY: &str = "tg:probe";
+pub(super) const VERIFIER_KEY: &[u8] = b"tg:verifier";
+const CANARY_KEY: &[u8] = b"tg:canary";
+const PROBE_KEY: &[u8] = b"tg:probe";
 /// A clock that differs by more than this from a server's is reported; the server tells whole seconds.
 const MOST_SKEW_SECONDS: u64 = 2;
 pub(super) const WITHOUT_SWAP: &str =
@@ -144,16 +144,13 @@ impl MemcachedServer {
         let set = meta::set_if_absent(VERIFIER_KEY, verifier, self.ttl(0));
         ask(connection, set).await?;
         let stored = ask(connection, meta::get(VERIFIER_KEY)).await?;
-        match stored.text() {
-            Some(stored) if stored != *verifier => Err(StoreError::OtherSecret),
-            Some(_) | None => Ok(()),
-        }
+        compared(&stored, verifier).map(drop)
     }
 
     /// Adds to a value and swaps it, as decisions do: a server that only answers `mn` may be unable to.
     async fn run_probe(&self, connection: &MetaConnection) -> Result<(), StoreError> {
         let reply = ask(connection, meta::add(PROBE_KEY, 1, 1, self.ttl(60))).await?;
-        let Reply::Value { cas, .. } = reply else { return Err(unexpected(&reply)) };
+        let Reply::Number { cas, .. } = reply else { return Err(unexpected(&reply)) };
         if cas == 0 {
             return Err(StoreError::Unusable(WITHOUT_SWAP.to_owned()));
         }
@@ -163,7 +160,7 @@ impl MemcachedServer {
     /// Looks for losses, and learns the server's time.
     async fn look(&self, connection: &MetaConnection) -> Result<(), StoreError> {
         let canary = ask(connection, meta::set_if_absent(CANARY_KEY, "1", self.ttl(0))).await?;
-        let reply = ask(connection, b"stats\r\n".to_vec()).await?;
+        let reply = ask(connection, meta::plain(b"stats")).await?;
         let Reply::Stats(stats) = reply else { return Err(unexpected(&reply)) };
         let stat = |name: &str| {
             let stat = stats.iter().find(|(known, _)| known == name);
@@ -212,24 +209,34 @@ impl Server for MemcachedServer {
     }
 }
 
+/// Whether a server holds the verifier of our secret. It is an error if it holds that of another one.
+pub(super) fn compared(stored: &Reply, verifier: &str) -> Result<bool, StoreError> {
+    match stored {
+        Reply::Text(stored) if stored == verifier => Ok(true),
+        Reply::Text(_) | Reply::Number { .. } => Err(StoreError::OtherSecret),
+        Reply::Done | Reply::Missing | Reply::NotStored => Ok(false),
+        Reply::Version(_) | Reply::Stats(_) | Reply::Error(_) => Err(unexpected(stored)),
+    }
+}
+
 /// Asks outside of the gate.
 pub(super) async fn ask(
     connection: &MetaConnection,
-    command: Vec<u8>,
+    command: Command,
 ) -> Result<Reply, StoreError> {
-    let mut reply = connection.send(command)?;
+    let mut reply = connection.send(&command)?;
     let reply = connection.reply(&mut reply).await?;
     if let Reply::Error(text) = &reply { Err(error_of(text).1) } else { Ok(reply) }
 }
 
 /// The version of a server, if that is new enough.
 pub(super) async fn checked_version(connection: &MetaConnection) -> Result<String, StoreError> {
-    let reply = ask(connection, b"version\r\n".to_vec()).await?;
+    let reply = ask(connection, meta::plain(b"version")).await?;
     let Reply::Version(version) = reply else { return Err(unexpected(&reply)) };
     let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());
     let is_new = (parts.next().flatten(), parts.next().flatten())
         >= (Some(OLDEST_VERSION.0), Some(OLDEST_VERSION.1));
-    if is_new && ask(connection, b"mn\r\n".to_vec()).await? == Reply::Done {
+    if is_new && ask(connection, meta::plain(b"mn")).await? == Reply::Done {
         return Ok(version);
     }
     Err(StoreError::Unusable(format!(
