@@ -215,6 +215,9 @@ impl Memcached {
 
 impl Store for Memcached {
     async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Answer, StoreError>> {
+        if let [plan] = plans {
+            return vec![self.take_one(plan).await];
+        }
         // The commands of all plans are sent in order. A plan that is tried again is decided after later ones.
         let mut answers = Vec::with_capacity(plans.len());
         for plans in plans.chunks(MAX_PARALLEL_PLANS) {

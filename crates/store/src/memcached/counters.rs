@@ -325,12 +325,12 @@ fn calendar(limit: &Limit, now: Timestamp) -> (u64, u64) {
 fn tick(limit: &Limit, now: Timestamp, period: u64, refill: u8) -> u64 {
     let per_period = limit.ticks().map_or(1, |ticks| ticks.per_period);
     let (now, period, per_period) =
-        (u128::from(now.as_nanos()), u128::from(period.max(1)), u128::from(per_period));
+        (u128::from(now.as_nanos()), u128::from(period), u128::from(per_period));
     let tick = match refill {
-        INTERVAL => (now / period).saturating_mul(per_period),
-        _ => now.saturating_mul(per_period) / period,
+        INTERVAL => now.checked_div(period).map(|periods| periods.saturating_mul(per_period)),
+        _ => now.saturating_mul(per_period).checked_div(period),
     };
-    u64::try_from(tick).unwrap_or(u64::MAX)
+    u64::try_from(tick.unwrap_or(0)).unwrap_or(u64::MAX)
 }
 
 /// When nothing of a bucket is in use any more, whatever was, in nanoseconds.

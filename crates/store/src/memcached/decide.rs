@@ -24,7 +24,6 @@ use super::counters::{Counter, CounterShape, Reading};
 use super::meta::{self, Reply};
 use super::server::{Failed, MemcachedServer, error_of, unexpected};
 use crate::error::StoreError;
-use crate::plan_vec::PlanVec;
 use crate::remote::ErrorClass;
 use crate::store::{Answer, AnsweredBy};
 use futures_util::future::join_all;
@@ -128,7 +127,7 @@ impl Memcached {
 
     // === attempts ===
 
-    fn attempts<'l>(&self, takes: &[Take<'l>], now: Now) -> Result<PlanVec<Attempt<'l>>, Failed> {
+    fn attempts<'l>(&self, takes: &[Take<'l>], now: Now) -> Result<Vec<Attempt<'l>>, Failed> {
         takes.iter().map(|take| self.attempt(*take, now)).collect()
     }
 
@@ -190,9 +189,9 @@ impl Memcached {
         attempts: &[Attempt<'_>],
         visit: VisitKind,
         until: Timestamp,
-    ) -> Result<PlanVec<VisitReply>, Failed> {
+    ) -> Result<Vec<VisitReply>, Failed> {
         if let [attempt] = attempts {
-            return Ok(PlanVec::from_iter([self.visit_one(attempt, visit, until).await?]));
+            return Ok(vec![self.visit_one(attempt, visit, until).await?]);
         }
         let visits = attempts.iter().map(|attempt| self.visit_one(attempt, visit, until));
         let visited = join_all(visits).await;
@@ -277,7 +276,7 @@ impl Memcached {
         until: Timestamp,
     ) -> Result<bool, Failed> {
         let all = || attempts.iter().zip(found).zip(effects);
-        let mut raises = PlanVec::new();
+        let mut raises = Vec::new();
         for ((attempt, found), effect) in all() {
             let Some(counter) = &attempt.counter else { continue };
             let counted = u64::try_from(*effect).unwrap_or(0);
@@ -355,9 +354,9 @@ fn judge<'l>(
     now: Now,
     attempts: &[Attempt<'l>],
     found: &[VisitReply],
-) -> (PlanOutcome, PlanVec<i128>) {
+) -> (PlanOutcome, Vec<i128>) {
     let states = attempts.iter().zip(found).map(|(attempt, found)| attempt.state(found));
-    let mut states: PlanVec<Written<'_>> = states.collect();
+    let mut states: Vec<Written<'_>> = states.collect();
     let done = plan.take(now, &mut states);
     let effects = attempts.iter().zip(found).zip(&states);
     let effect = |((attempt, found), state)| Attempt::effect(attempt, found, state, now);

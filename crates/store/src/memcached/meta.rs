@@ -43,7 +43,7 @@ impl Ttl {
 // === commands ===
 
 /// A command, with its value.
-pub(super) type Command = SmallVec<[u8; 160]>;
+pub(super) type Command = Vec<u8>;
 
 /// The text of a key.
 pub(super) type KeyText = SmallVec<[u8; 48]>;
@@ -88,7 +88,7 @@ fn set(key: &[u8], mode: &[u8], value: &str, Ttl(ttl): Ttl) -> Command {
 }
 
 pub(super) fn plain(command: &[u8]) -> Command {
-    end(Command::from_slice(command), b"")
+    end(command.to_vec(), b"")
 }
 
 pub(super) fn delete(key: &[u8]) -> Command {
@@ -97,7 +97,7 @@ pub(super) fn delete(key: &[u8]) -> Command {
 
 /// Commands are built from bytes, because formatting took a third of a decision.
 fn begin(name: &[u8], key: &[u8]) -> Command {
-    let mut command = Command::new();
+    let mut command = Command::with_capacity(128);
     command.extend_from_slice(name);
     command.extend_from_slice(key);
     command
@@ -255,7 +255,7 @@ mod tests {
             assert_eq!(reply.number(), None, "{text:?}");
         }
         let key = b"tg0f.1";
-        let text = |command: Command| String::from_utf8(command.to_vec()).unwrap();
+        let text = |command: Command| String::from_utf8(command).unwrap();
         assert_eq!(text(add(key, 5, 7, Ttl(60))), "ma tg0f.1 N60 J7 D5 T60 v c\r\n");
         assert_eq!(text(subtract(key, 5)), "ma tg0f.1 MD D5\r\n");
         assert_eq!(text(swap(key, 12, 99, Ttl(60))), "ms tg0f.1 2 C99 T60\r\n12\r\n");
