@@ -175,6 +175,31 @@ impl Memcached {
         Ok((store, first))
     }
 
+    /// How exactly memcached counts under a limit, in a sentence; or why it cannot.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Limit, Span};
+    /// use tidegate_store::Memcached;
+    /// let limit = |algorithm| Limit::new(5, Span::from_secs(1), algorithm).unwrap();
+    /// let exact = Memcached::exactness(&limit(Algorithm::FIXED_WINDOW)).unwrap();
+    /// assert!(exact.contains("never more"));
+    /// assert!(Memcached::exactness(&limit(Algorithm::SLIDING_LOG)).is_err());
+    /// ```
+    pub fn exactness(limit: &Limit) -> Result<&'static str, &'static str> {
+        Ok(match CounterShape::of(limit)? {
+            None => "it keeps no count",
+            Some(CounterShape::Window { .. } | CounterShape::Calendar) => {
+                "never more than the limit in a window; once more after each loss of counters"
+            }
+            Some(CounterShape::Weighted { .. }) => {
+                "as exactly as the clocks of the nodes agree; once more after each loss of counters"
+            }
+            Some(CounterShape::Bucket { .. }) => {
+                "as exactly as the clocks of the nodes agree, and the cost of requests that were refused within a round trip before the bucket drained; it begins full after each edit and each loss of counters"
+            }
+        })
+    }
+
     /// A handle to the same store for a background task. It does not hold the background tasks, so they end with the store.
     fn for_task(&self) -> Self {
         Self {

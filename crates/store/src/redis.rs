@@ -198,6 +198,17 @@ impl Redis {
         Ok(store)
     }
 
+    /// Why a store on Redis cannot count under this limit, if it cannot.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Limit, Span};
+    /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+    /// assert_eq!(tidegate_store::Redis::can_count(&limit), Ok(()));
+    /// ```
+    pub fn can_count(limit: &Limit) -> Result<(), &'static str> {
+        wire::supports(limit)
+    }
+
     /// A handle to the same store for a background task. It does not hold the background tasks, so they end with the store.
     fn for_task(&self) -> Self {
         Self {
@@ -436,7 +447,7 @@ impl Store for Redis {
     }
 
     fn supports(&self, limit: &Limit) -> Result<(), StoreError> {
-        wire::supports(limit)
+        Self::can_count(limit)
             .map_err(|reason| StoreError::Unsupported { limit: Box::new(limit.clone()), reason })
     }
 }

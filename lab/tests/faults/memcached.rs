@@ -133,9 +133,7 @@ fn a_memcached_that_hangs_delays_callers_by_the_timeout_and_then_not_at_all() {
 /// A full memcached evicts counters, which is counted. With `-M` it refuses new ones, and the rule answers.
 #[test]
 fn a_full_memcached_evicts_and_is_noticed_or_refuses_and_the_rule_answers() {
-    for (flags, refuses) in
-        [(&["-m", "1", "-I", "1k"][..], false), (&["-m", "1", "-I", "1k", "-M"], true)]
-    {
+    for (flags, refuses) in [(&["-m", "8"][..], false), (&["-m", "8", "-M"], true)] {
         let memcached = Memcached::start(flags);
         let (_deployment, mut server) = serve(&memcached, RULE);
         let load = load(&server, 8).start(|number| {

@@ -444,6 +444,18 @@ impl Rule {
         [&mut self.allowance].into_iter().chain(tiers)
     }
 
+    /// Where the rule begins in its file.
+    ///
+    /// ```
+    /// let text = b"version: 1\nrules:\n  - { name: all, key: [ip], limits: [3/s] }";
+    /// let policy = tidegate_policy::Policy::parse(text).unwrap();
+    /// assert_eq!(policy.rules()[0].place().line, 3);
+    /// ```
+    #[must_use]
+    pub const fn place(&self) -> Place {
+        self.place
+    }
+
     /// Every allowance under this rule: its own, those of tiers and those of overrides.
     pub fn allowances(&self) -> impl Iterator<Item = &Allowance> {
         let tiers = self.tiers.iter().map(|(_, allowance)| allowance);

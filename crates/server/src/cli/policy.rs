@@ -1,6 +1,7 @@
 //! `tidegate policy`: checks, explains and tests policy files, and imports rules from Envoy.
 
 pub(crate) mod source;
+mod store_notes;
 mod timelines;
 
 use crate::front::admin::explanation as explanation_json;
@@ -11,6 +12,7 @@ use source::{ERROR, PolicyFile, WARNING};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use store_notes::{StoreKind, StoreNotes};
 use tidegate_policy::{Attributes, Changes, Policy, Problem, printable};
 use tidegate_store::Secret;
 
@@ -61,6 +63,9 @@ struct Lint {
     /// Makes the exit code 2 for warnings, too.
     #[arg(long)]
     deny_warnings: bool,
+    /// Also says which limits this store cannot count, and how exactly it counts the others.
+    #[arg(long, value_name = "KIND")]
+    store: Option<StoreKind>,
     /// Prints JSON.
     #[arg(long)]
     json: bool,
@@ -76,6 +81,9 @@ struct Explain {
     /// The cost of the request.
     #[arg(long, default_value_t = 1)]
     cost: u64,
+    /// Also says how exactly this store counts the limits of the rules that apply.
+    #[arg(long, value_name = "KIND")]
+    store: Option<StoreKind>,
     /// The secret of the deployment. With it, secret attributes are shown as the digests under which they are counted.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
@@ -133,16 +141,23 @@ fn report(lines: impl Iterator<Item = impl AsRef<str>>) -> io::Result<()> {
 
 fn lint(options: &Lint, out: &mut impl Write) -> io::Result<ExitCode> {
     let source = PolicyFile::read(&options.file)?;
+    let mut notes = vec![];
     let (errors, warnings, rules) = match Policy::parse(&source.bytes) {
-        Ok(policy) => (vec![], policy.warnings().to_vec(), policy.rules().len()),
+        Ok(policy) => {
+            let of_store = StoreNotes::of(&policy, options.store);
+            notes = of_store.notes;
+            (of_store.problems, policy.warnings().to_vec(), policy.rules().len())
+        }
         Err(error) => (error.problems().to_vec(), vec![], 0),
     };
     if options.json {
-        write_json(&errors, &warnings, out)?;
+        let notes = options.store.map(|_| notes.as_slice());
+        write_json(&errors, &warnings, notes, out)?;
     } else {
         for (problems, severity) in [(&errors, ERROR), (&warnings, WARNING)] {
             source.show(problems, severity, out)?;
         }
+        write_notes(&notes, out)?;
         if errors.is_empty() && warnings.is_empty() {
             writeln!(out, "{}: {rules} {}, no problems found", source.name, plural(rules, "rule"))?;
         }
@@ -151,7 +166,16 @@ fn lint(options: &Lint, out: &mut impl Write) -> io::Result<ExitCode> {
     Ok(if refused { ExitCode::from(REFUSED) } else { ExitCode::SUCCESS })
 }
 
-fn write_json(errors: &[Problem], warnings: &[Problem], out: &mut impl Write) -> io::Result<()> {
+fn write_notes(notes: &[String], out: &mut impl Write) -> io::Result<()> {
+    notes.iter().try_for_each(|note| writeln!(out, "note: {}", printable(note)))
+}
+
+fn write_json(
+    errors: &[Problem],
+    warnings: &[Problem],
+    notes: Option<&[String]>,
+    out: &mut impl Write,
+) -> io::Result<()> {
     let all = |problems: &[Problem]| -> Vec<serde_json::Value> {
         let one = |problem: &Problem| {
             let place = problem.place;
@@ -159,7 +183,11 @@ fn write_json(errors: &[Problem], warnings: &[Problem], out: &mut impl Write) ->
         };
         problems.iter().map(one).collect()
     };
-    writeln!(out, "{:#}", json!({ "errors": all(errors), "warnings": all(warnings) }))
+    let mut found = json!({ "errors": all(errors), "warnings": all(warnings) });
+    if let (Some(found), Some(notes)) = (found.as_object_mut(), notes) {
+        found.insert("notes".to_owned(), json!(notes));
+    }
+    writeln!(out, "{found:#}")
 }
 
 fn plural(n: usize, word: &str) -> String {
@@ -178,7 +206,12 @@ fn explain(options: &Explain, out: &mut impl Write) -> io::Result<ExitCode> {
         Some(secret) => secret.digest(value),
         None => "#(hidden; give --secret-file)".to_owned(),
     });
-    let explanation = policy.explain(&Changes::default(), &attributes, options.cost);
+    let mut explanation = policy.explain(&Changes::default(), &attributes, options.cost);
+    for rule in &mut explanation.rules {
+        if let (Ok(applied), Some((_, of))) = (&mut rule.outcome, policy.rule(&rule.rule)) {
+            applied.notes.extend(StoreNotes::of_rule(of, options.store));
+        }
+    }
     if options.json {
         writeln!(out, "{}", escaped(&format!("{:#}", explanation_json(&explanation))))?;
     } else {

@@ -22,6 +22,7 @@ mod giants;
 mod import;
 mod keys;
 mod run;
+mod stores;
 mod timelines;
 mod together;
 mod warnings;

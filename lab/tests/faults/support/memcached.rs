@@ -5,6 +5,7 @@ use super::{PATIENCE, free_address, within};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 pub(crate) struct Memcached {
     address: SocketAddr,
@@ -63,10 +64,12 @@ impl Memcached {
 
     /// Fills it with values of another program until nothing more fits, or until this many were written.
     pub(crate) fn fill(&self, values: u32) {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
         let mut stream = TcpStream::connect(self.address).unwrap();
         let mut replies = BufReader::new(stream.try_clone().unwrap());
         let value = "x".repeat(1_000);
-        for number in 0..values {
+        for _ in 0..values {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let set = format!("set fill{number} 0 0 1000\r\n{value}\r\n");
             stream.write_all(set.as_bytes()).unwrap();
             let mut line = String::new();
