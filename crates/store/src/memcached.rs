@@ -20,6 +20,7 @@
 //! Changes of operators are not kept in memcached, which may evict them: they stay in the files of each node.
 
 mod address;
+mod call;
 mod charges;
 mod connection;
 mod counters;

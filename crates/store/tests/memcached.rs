@@ -33,20 +33,22 @@ async fn take(store: &Memcached, id: u128, limit: &Limit, cost: u64) -> bool {
 
 #[tokio::test]
 async fn memcached_keeps_the_contract() {
-    let server = Server::start(&[]);
+    let server = Server::start_frozen();
     let cases = conformance(async || server.rig().await).await;
     println!("{cases} cases of the contract");
     assert!(cases >= 22);
 }
 
-/// Steps of the twins of each kind; `make twins` plays more.
+/// At least this many steps of each kind, without a difference. `TWIN_STEPS` sets another number.
+const TWIN_STEPS: u64 = 50_000;
+
 fn steps() -> u64 {
-    std::env::var("TIDEGATE_TWIN_STEPS").map_or(3_000, |steps| steps.parse().unwrap())
+    std::env::var("TWIN_STEPS").map_or(TWIN_STEPS, |steps| steps.parse().unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_core_and_memcached_agree_at_every_step_of_random_histories() {
-    let server = Arc::new(Server::start(&[]));
+    let server = Arc::new(Server::start_frozen());
     let kinds = || twin::KINDS.into_iter().chain([twin::PLANS]);
     let compared: Vec<_> = kinds()
         .map(|kind| {
@@ -64,7 +66,7 @@ async fn the_core_and_memcached_agree_at_every_step_of_random_histories() {
 
 #[tokio::test]
 async fn memcached_agrees_with_every_timeline_it_supports() {
-    let server = Server::start(&[]);
+    let server = Server::start_frozen();
     let played = timelines::play_all(async || server.rig().await, 1).await;
     assert!(played >= 60, "only {played} timelines");
 }
@@ -94,7 +96,7 @@ async fn several_servers_share_the_keys_and_one_that_is_down_keeps_its_own() {
     let url = format!("memcached://{}", list.join(","));
     let clock = Clock::manual(Timestamp::from_nanos(NOW));
     let store = connect(&url, clock).await.unwrap();
-    let limit = per_minute(5, Algorithm::FIXED_WINDOW);
+    let limit = hourly(5)[0].clone();
     for key in 0..60 {
         assert!(take(&store, key << 90, &limit, 5).await);
         assert!(!take(&store, key << 90, &limit, 1).await);
@@ -160,7 +162,7 @@ fn hourly(amount: u64) -> [Limit; 3] {
 /// Four processes of 64 tasks: 25,600 takes of one key and as many of 10,000 keys, for each algorithm. Exactly the limit passes.
 #[test]
 fn four_processes_pass_exactly_the_limit() {
-    let server = Server::start(&["-m", "256"]);
+    let server = Server::start_frozen();
     let program = std::env::current_exe().unwrap();
     let start = || {
         let mut child = Command::new(&program);
@@ -240,7 +242,7 @@ const SKEW: u64 = 1_000_000;
 /// less.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drained_bucket_that_many_write_at_once_loses_nothing() {
-    let server = Server::start(&[]);
+    let server = Server::start_frozen();
     let clocks = [0, 1, 2, 3].map(|_| Clock::manual(Timestamp::from_nanos(NOW)));
     let mut stores = Vec::new();
     for clock in &clocks {

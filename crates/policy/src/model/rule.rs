@@ -445,12 +445,6 @@ impl Rule {
     }
 
     /// Where the rule begins in its file.
-    ///
-    /// ```
-    /// let text = b"version: 1\nrules:\n  - { name: all, key: [ip], limits: [3/s] }";
-    /// let policy = tidegate_policy::Policy::parse(text).unwrap();
-    /// assert_eq!(policy.rules()[0].place().line, 3);
-    /// ```
     #[must_use]
     pub const fn place(&self) -> Place {
         self.place

@@ -4,10 +4,11 @@
 //! name, the receipt can be settled again.
 
 use super::Memcached;
+use super::call::Call;
 use super::counters::{self, CounterShape};
-use super::decide::{Call, VisitKind};
+use super::decide::VisitKind;
 use super::meta::{self, Reply};
-use super::server::{Failed, MemcachedServer};
+use super::server::Failed;
 use crate::error::StoreError;
 use crate::remote::{Creditor, DebtLedger, ErrorClass, PendingCharge, RECEIPT_KEPT};
 use crate::store::{ReceiptId, Settled, Settlement};
@@ -113,12 +114,6 @@ impl Memcached {
             had |= call.reply(&mut reply).await? == Reply::Done;
         }
         Ok(had)
-    }
-
-    fn server_of(&self, state: StateId) -> Result<&MemcachedServer, Failed> {
-        let server = self.servers.get(self.placement.server_of(state));
-        let missing = || StoreError::Broken("a key without a server".to_owned());
-        server.map(|server| &**server).ok_or_else(|| Failed(ErrorClass::Other, missing()))
     }
 }
 

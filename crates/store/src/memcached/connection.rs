@@ -25,12 +25,12 @@ use tokio::task::JoinHandle;
 pub(super) struct MetaConnection(Arc<RunningConnection>);
 
 struct RunningConnection {
-    line: Arc<Line>,
+    line: Arc<CommandLine>,
     tasks: [JoinHandle<()>; 2],
 }
 
 /// What callers and the two tasks share.
-struct Line {
+struct CommandLine {
     /// Locked to add or to take, never across an await.
     queue: Mutex<Queue>,
     /// Notified when there is something to send.
@@ -61,7 +61,8 @@ impl MetaConnection {
     /// At most `bound` replies are awaited.
     pub(super) fn new(stream: TcpStream, bound: usize) -> Self {
         let (input, output) = stream.into_split();
-        let line = Arc::new(Line { queue: Mutex::default(), wake_writer: Notify::new(), bound });
+        let line =
+            Arc::new(CommandLine { queue: Mutex::default(), wake_writer: Notify::new(), bound });
         let writer = tokio::spawn({
             let line = Arc::clone(&line);
             async move { line.end(write(output, &line).await) }
@@ -102,7 +103,7 @@ impl Drop for RunningConnection {
     }
 }
 
-impl Line {
+impl CommandLine {
     fn queue(&self, command: &Command, caller: Caller) -> Result<(), StoreError> {
         let mut queue = lock(&self.queue);
         if queue.ended.is_some() {
@@ -176,7 +177,7 @@ impl Queue {
 }
 
 /// Sends what waits, until the connection ends; returns why it did.
-async fn write(mut output: OwnedWriteHalf, line: &Line) -> String {
+async fn write(mut output: OwnedWriteHalf, line: &CommandLine) -> String {
     let mut bytes = Vec::new();
     loop {
         line.wake_writer.notified().await;
@@ -194,7 +195,7 @@ async fn write(mut output: OwnedWriteHalf, line: &Line) -> String {
 }
 
 /// Hands out replies until the connection ends; returns why it did.
-async fn read(mut input: OwnedReadHalf, line: &Line) -> String {
+async fn read(mut input: OwnedReadHalf, line: &CommandLine) -> String {
     let mut bytes = Vec::with_capacity(READ_BYTES);
     loop {
         match input.read_buf(&mut bytes).await {

@@ -19,16 +19,18 @@
 //!   the weight did not count, and the take is tried again. What it left in the past is of no use to anybody.
 
 use super::Memcached;
+use super::call::{Abandoned, Call};
 use super::connection::MetaConnection;
 use super::counters::{Counter, CounterShape, Reading};
 use super::meta::{self, Reply};
-use super::server::{Failed, MemcachedServer, error_of, unexpected};
+use super::server::{Failed, MemcachedServer};
 use crate::error::StoreError;
 use crate::remote::ErrorClass;
 use crate::store::{Answer, AnsweredBy};
 use futures_util::future::join_all;
 use tidegate_core::{
-    Decision, Limit, Now, Outcome, Plan, PlanOutcome, RejectedCost, Span, Take, Timestamp, Written,
+    Decision, Limit, Now, Outcome, Plan, PlanOutcome, RejectedCost, StateId, Take, Timestamp,
+    Written,
 };
 
 /// A take, while it is decided.
@@ -158,8 +160,8 @@ impl Memcached {
         Ok(shape)
     }
 
-    fn server(&self, take: &Take<'_>) -> Result<&MemcachedServer, Failed> {
-        let server = self.servers.get(self.placement.server_of(take.state));
+    pub(super) fn server_of(&self, state: StateId) -> Result<&MemcachedServer, Failed> {
+        let server = self.servers.get(self.placement.server_of(state));
         let missing = || StoreError::Broken("a key without a server".to_owned());
         server.map(|server| &**server).ok_or_else(|| Failed(ErrorClass::Other, missing()))
     }
@@ -171,7 +173,7 @@ impl Memcached {
         }
         let is_down = |attempt: &Attempt<'_>| {
             attempt.counter.is_some()
-                && self.server(&attempt.take).is_ok_and(|server| server.down().is_some())
+                && self.server_of(attempt.take.state).is_ok_and(|server| server.down().is_some())
         };
         let down = attempts.iter().enumerate().filter(|(_, attempt)| is_down(attempt));
         let down: Vec<usize> = down.map(|(index, _)| index).collect();
@@ -213,7 +215,7 @@ impl Memcached {
         until: Timestamp,
     ) -> Result<VisitReply, Failed> {
         let Some(counter) = &attempt.counter else { return Ok(VisitReply::nothing()) };
-        let server = self.server(&attempt.take)?;
+        let server = self.server_of(attempt.take.state)?;
         let added = if visit == VisitKind::Add { attempt.weight } else { 0 };
         let command = if added == 0 {
             meta::get(&counter.key)
@@ -317,7 +319,7 @@ impl Memcached {
         counted: u64,
         until: Timestamp,
     ) -> Result<bool, Failed> {
-        let server = self.server(&attempt.take)?;
+        let server = self.server_of(attempt.take.state)?;
         let Some((connection, generation)) = found.connection.clone() else { return Ok(true) };
         let (now, ttl) = (counter.number, server.ttl(counter.seconds));
         let target = now.saturating_add(counted);
@@ -410,97 +412,6 @@ impl VisitReply {
         {
             // If the connection has ended, or too much waits, the weight stays: less than the limit passes.
             let _ = connection.send_only(&meta::subtract(&counter.key, weight));
-        }
-    }
-}
-
-// === calls ===
-
-/// A call to a server that is under way.
-pub(super) struct Call<'s> {
-    server: &'s MemcachedServer,
-    pub(super) connection: MetaConnection,
-    generation: u64,
-    /// How long its caller waits.
-    left: Span,
-    _permit: tokio::sync::SemaphorePermit<'s>,
-}
-
-impl<'s> Call<'s> {
-    pub(super) fn begin(server: &'s MemcachedServer, until: Timestamp) -> Result<Self, Failed> {
-        let (connection, generation) = server.connection()?;
-        Self::over(server, connection, generation, until)
-    }
-
-    /// Over a connection that was used before.
-    fn over(
-        server: &'s MemcachedServer,
-        connection: MetaConnection,
-        generation: u64,
-        until: Timestamp,
-    ) -> Result<Self, Failed> {
-        let full = |error| Failed(ErrorClass::Overloaded, error);
-        let permit = server.gate().enter().map_err(full)?;
-        let left = server.left(until);
-        if left == Span::ZERO {
-            // The caller would not wait for the reply, so nothing is sent and nothing is counted.
-            return Err(server.timed_out());
-        }
-        Ok(Self { server, connection, generation, left, _permit: permit })
-    }
-
-    pub(super) async fn reply(
-        &self,
-        reply: &mut tokio::sync::oneshot::Receiver<Reply>,
-    ) -> Result<Reply, Failed> {
-        let replied = tokio::time::timeout(self.left.into(), self.connection.reply(reply)).await;
-        match replied {
-            Ok(Ok(Reply::Error(text))) => {
-                self.server.answered();
-                Err(error_of(&text))
-            }
-            Ok(Ok(reply)) => {
-                self.server.answered();
-                Ok(reply)
-            }
-            Ok(Err(error)) => {
-                self.server.lost(self.generation, &error);
-                Err(Failed(ErrorClass::Disconnected, error))
-            }
-            Err(_late) => {
-                self.server.gate().timed_out_after(self.left);
-                Err(self.server.timed_out())
-            }
-        }
-    }
-
-    pub(super) fn not_sent(&self, error: StoreError) -> Failed {
-        if matches!(error, StoreError::Overloaded) {
-            return Failed(ErrorClass::Overloaded, error);
-        }
-        self.server.lost(self.generation, &error);
-        Failed(ErrorClass::Disconnected, error)
-    }
-
-    pub(super) fn unexpected(&self, reply: &Reply) -> Failed {
-        Failed(ErrorClass::Wrong, unexpected(reply))
-    }
-}
-
-/// What was added to a window by a caller that gave up, because of its deadline or because its future was dropped, is taken back. The
-/// server executes that right after what was added, whenever that is. In a bucket it stays: it might have been of the past, and it
-/// drains away.
-struct Abandoned<'c> {
-    call: &'c Call<'c>,
-    counter: &'c Counter,
-    added: u64,
-}
-
-impl Drop for Abandoned<'_> {
-    fn drop(&mut self) {
-        if self.added > 0 && !matches!(self.counter.shape, CounterShape::Bucket { .. }) {
-            let subtract = meta::subtract(&self.counter.key, self.added);
-            let _ = self.call.connection.send_only(&subtract);
         }
     }
 }

@@ -1,9 +1,12 @@
 //! A real memcached for a test, on an address of its own, killed at the end of the test.
 
 use super::address::{own_ip, own_port};
+use super::frozen;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use tidegate_core::{Span, Timestamp};
 use tidegate_store::testing::{Declared, Rig};
 use tidegate_store::{Clock, Memcached, MemcachedSettings, Secret, StoreError};
@@ -12,7 +15,8 @@ use tidegate_store::{Clock, Memcached, MemcachedSettings, Secret, StoreError};
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
-    options: Vec<String>,
+    /// The folder of the library by which its clocks stand still.
+    frozen: Option<PathBuf>,
 }
 
 impl Server {
@@ -20,23 +24,25 @@ impl Server {
     pub(crate) fn start(options: &[&str]) -> Self {
         let address = SocketAddr::from((own_ip(), own_port()));
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
-        Self { child: start(address, &options), address, options }
+        Self { child: start(address, &options, None), address, frozen: None }
     }
 
-    /// Kills the process, and starts another one at the same address.
-    pub(crate) fn restart(&mut self) {
-        self.kill();
-        self.child = start(self.address, &self.options);
+    /// Starts a memcached whose clocks stand still, for tests that say what time it is: nothing expires while the machine stalls.
+    pub(crate) fn start_frozen() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tidegate-memcached-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let library = frozen::library(&folder, &["-DALL_CLOCKS"]);
+        let address = SocketAddr::from((own_ip(), own_port()));
+        let child = start(address, &[], Some(&library));
+        Self { child, address, frozen: Some(folder) }
     }
 
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-
-    pub(crate) fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
     }
 
     pub(crate) fn url(&self) -> String {
@@ -74,6 +80,9 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
+        if let Some(folder) = &self.frozen {
+            let _ = std::fs::remove_dir_all(folder);
+        }
     }
 }
 
@@ -88,8 +97,12 @@ pub(crate) async fn connect(url: &str, clock: Clock) -> Result<Memcached, StoreE
     Memcached::connect(&settings, &Secret::new([7; 32]), clock).await
 }
 
-fn start(address: SocketAddr, options: &[String]) -> Child {
-    let mut child = Command::new("memcached")
+fn start(address: SocketAddr, options: &[String], frozen: Option<&Path>) -> Child {
+    let mut program = Command::new("memcached");
+    if let Some(library) = frozen {
+        program.env("LD_PRELOAD", library);
+    }
+    let mut child = program
         .args(["-U", "0", "-u", "nobody", "-l"])
         .arg(address.ip().to_string())
         .args(["-p", &address.port().to_string()])

@@ -7,6 +7,8 @@ pub(crate) mod address;
 pub(crate) mod cluster;
 pub(crate) mod concurrency;
 pub(crate) mod dice;
+#[cfg(any(feature = "memcached", feature = "redis"))]
+pub(crate) mod frozen;
 #[cfg(feature = "redis")]
 pub(crate) mod hammer;
 #[cfg(feature = "memcached")]

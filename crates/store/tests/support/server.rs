@@ -1,5 +1,6 @@
 //! A real Redis or Valkey server for a test, on its own Unix socket, killed at the end of the test.
 
+use super::frozen;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -29,14 +30,7 @@ impl Server {
     /// stalls.
     pub(crate) fn start_frozen(engine: &str) -> Self {
         let folder = folder();
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/frozen.c");
-        let library = folder.join("frozen.so");
-        let mut compile = Command::new("cc");
-        compile
-            .args(["-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-o"])
-            .arg(&library)
-            .arg(source);
-        assert!(compile.status().unwrap().success());
+        let library = frozen::library(&folder, &[]);
         let mut program = Command::new(binary(engine));
         program.env("LD_PRELOAD", library);
         Self::start_by(program, engine, folder)
