@@ -14,6 +14,7 @@ pub(crate) mod authority;
 pub(crate) mod grpc;
 pub(crate) mod http1;
 pub(crate) mod http2;
+pub(crate) mod memcached;
 pub(crate) mod messages;
 pub(crate) mod process;
 pub(crate) mod redis;

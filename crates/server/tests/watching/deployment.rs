@@ -1,12 +1,14 @@
-//! Two servers that use every part of tidegate, so that every metric has a value.
+//! Three servers that use every part of tidegate, so that every metric has a value.
 //!
 //! ```text
 //!   shared   counts in Redis: leases, a fallback while Redis is away, the reverse proxy with seats, soft and elastic limits
+//!   cached   counts in memcached
 //!   durable  counts in its data directory, with so little memory that counters are evicted into the sketch; rule files and TLS for gRPC
 //! ```
 
 use crate::client::Operator;
 use crate::support::authority::Authority;
+use crate::support::memcached::Memcached;
 use crate::support::redis::Redis;
 use crate::support::upstream::Upstream;
 use crate::support::{Server, folder, project, request};
@@ -17,6 +19,8 @@ use std::path::PathBuf;
 pub(crate) struct Deployment {
     pub(crate) shared: Server,
     pub(crate) durable: Server,
+    cached: Server,
+    _memcached: Memcached,
     redis: Redis,
     _upstream: Upstream,
     _authority: Authority,
@@ -89,7 +93,21 @@ impl Deployment {
                 project("docs/envoy/rules").to_str().unwrap(),
             ],
         );
-        Self { shared, durable, redis, _upstream: upstream, _authority: authority, folder }
+        let memcached = Memcached::started();
+        let cached = Server::with_policy(
+            "version: 1\nrules: [{ name: calls, key: [ip], limits: [5/s] }]\n",
+            &["--store", &memcached.url(), "--metrics-listen", "127.0.0.1:0"],
+        );
+        Self {
+            shared,
+            durable,
+            cached,
+            _memcached: memcached,
+            redis,
+            _upstream: upstream,
+            _authority: authority,
+            folder,
+        }
     }
 
     /// Uses every part once.
@@ -163,8 +181,10 @@ impl Deployment {
     }
 
     /// The metrics of each server, by its name.
-    pub(crate) fn pages(&self) -> [(&'static str, String); 2] {
-        [("shared", &self.shared), ("durable", &self.durable)].map(|(name, server)| {
+    pub(crate) fn pages(&self) -> [(&'static str, String); 3] {
+        let servers =
+            [("shared", &self.shared), ("durable", &self.durable), ("cached", &self.cached)];
+        servers.map(|(name, server)| {
             let page = request(server.metrics, "GET", "/metrics", &[], "");
             assert_eq!(page.status, 200, "{page:?}");
             (name, page.body)
