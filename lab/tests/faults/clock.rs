@@ -66,7 +66,7 @@ impl ClockStage {
             }
             verdict.by != DecidedBy::Cache
         });
-        assert_eq!(verdict.by, DecidedBy::Store, "{algorithm}");
+        assert_eq!(verdict.by, DecidedBy::Store, "{algorithm}: {verdict:?}");
         verdict
     }
 

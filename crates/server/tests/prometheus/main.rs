@@ -131,7 +131,7 @@ impl Drop for Prometheus {
 }
 
 /// The pages as one, with labels and timestamps as if Prometheus had read one after the other every minute.
-fn with_timestamps(scrapes: &[[(&str, String); 2]]) -> String {
+fn with_timestamps(scrapes: &[[(&str, String); 3]]) -> String {
     let mut metrics: BTreeMap<String, (String, String)> = BTreeMap::new();
     for (scrape, at) in scrapes.iter().zip((FIRST..).step_by(60)) {
         for (instance, text) in scrape {
