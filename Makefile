@@ -146,7 +146,7 @@ mutants-leases: ## Mutation tests of leases; the simulator or a directed test mu
 	$(CARGO) run --quiet -p tidegate-lab -- mutants --leases
 
 faults: ## Break the store under load, one fault after another (10 minutes, on an otherwise idle machine)
-	@command -v redis-server >/dev/null && command -v redis-cli >/dev/null || $(MAKE) --no-print-directory deps
+	@command -v redis-server >/dev/null && command -v redis-cli >/dev/null && command -v memcached >/dev/null || $(MAKE) --no-print-directory deps
 	@command -v cc >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends gcc libc6-dev; }
 	@command -v strace >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends strace; }
 	$(CARGO) test -p tidegate-lab --release --test faults -- --test-threads 1

@@ -1,8 +1,8 @@
 //! What a policy says about a person of whom only some attributes are known, such as a user name.
 //!
-//! A request carries all attributes, so the policy can say which rules apply to it. An operator who asks about a person knows only a
-//! name or an address, and neither the method nor the path. So the policy lists every rule whose *key* is known, with the conditions
-//! that are still open, and every other rule with the attributes that are missing for its key.
+//! Which rules apply to a request follows from its attributes: user, address, method, path. An operator asks about a person by name or
+//! by address, without a method or a path. So the policy lists every rule whose *key* is known from that, with the conditions that are
+//! still open, and every other rule with the attributes that are missing for its key.
 
 use crate::model::attributes::Attributes;
 use crate::model::changes::{Changes, ResolvedRule, TierAssignment};

@@ -81,8 +81,8 @@ impl<'s> Call<'s> {
 }
 
 /// What was added to a window by a caller that gave up, because of its deadline or because its future was dropped, is taken back. The
-/// server executes that right after what was added, whenever that is. In a bucket it stays: it might have been of the past, and it
-/// drains away.
+/// server executes that right after what was added, whenever that is. In a bucket it stays, because the
+/// bucket may have been drained when it was added; it drains away by itself.
 pub(super) struct Abandoned<'c> {
     pub(super) call: &'c Call<'c>,
     pub(super) counter: &'c Counter,

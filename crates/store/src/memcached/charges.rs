@@ -6,17 +6,13 @@
 use super::Memcached;
 use super::call::Call;
 use super::counters::{self, CounterShape};
-use super::decide::VisitKind;
+use super::decide::{MAX_TRIES, VisitKind, contended};
 use super::meta::{self, Reply};
 use super::server::Failed;
-use crate::error::StoreError;
-use crate::remote::{Creditor, DebtLedger, ErrorClass, PendingCharge, RECEIPT_KEPT};
+use crate::remote::{Creditor, DebtLedger, PendingCharge, RECEIPT_KEPT};
 use crate::store::{ReceiptId, Settled, Settlement};
 use std::sync::atomic::Ordering;
 use tidegate_core::{Ask, Cost, Decision, Limit, StateId, Take, TakeReceipt, Timestamp};
-
-/// How often a charge is tried; see `decide`.
-const MAX_TRIES: usize = 8;
 
 impl Memcached {
     /// Counts a take whether or not it passes.
@@ -42,8 +38,7 @@ impl Memcached {
                 return Ok((take.limit.decide(&written, &nothing), receipt));
             }
         }
-        let why = "too many callers write this key at the same time";
-        Err(Failed(ErrorClass::Busy, StoreError::Unavailable(why.into())))
+        Err(contended())
     }
 
     pub(super) async fn settle_receipt(

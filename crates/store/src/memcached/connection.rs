@@ -49,7 +49,7 @@ struct Queue {
     ended: Option<String>,
 }
 
-/// `None`: nobody waits for the reply.
+/// Where the reply is sent; `None` if it is read and dropped.
 type Caller = Option<oneshot::Sender<Reply>>;
 
 /// Bytes that are read at once.
@@ -81,7 +81,7 @@ impl MetaConnection {
         Ok(reply)
     }
 
-    /// Sends a command whose reply nobody needs. It is executed after all that were sent before.
+    /// Sends a command, and drops its reply. The server executes it after all commands that were sent before.
     pub(super) fn send_only(&self, command: &Command) -> Result<(), StoreError> {
         self.0.line.queue(command, None)
     }

@@ -175,10 +175,7 @@ fn digit(number: u128) -> u8 {
 impl Counter {
     pub(super) fn new(shape: CounterShape, state: StateId, limit: &Limit, now: Timestamp) -> Self {
         let (number, lasts) = match shape {
-            CounterShape::Window { period } => {
-                let (window, left) = window(now, period);
-                (window, left)
-            }
+            CounterShape::Window { period } => window(now, period),
             CounterShape::Weighted { period } => {
                 let (window, left) = window(now, period);
                 (window, left.saturating_add(period))

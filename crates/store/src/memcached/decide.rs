@@ -4,19 +4,19 @@
 //!   each take: `ma key D<weight> v c` ──► the new value less the weight: what was found ──► Plan::take of the core
 //!     it counts as much as was added ──► done, in one round trip
 //!     it counts less or nothing      ──► `ma key MD D<rest>`, in the background
-//!     a bucket in which nothing was in use ──► its value is of the past: raised, or swapped if nothing changed meanwhile
+//!     the bucket had drained         ──► a second command makes it count: an addition, or compare and swap
 //!   a key that was refused a moment ago: `mg key v` first, and nothing is added if that is enough to refuse
 //! ```
 //!
 //! All takes of a plan are added at the same time, and taken back together. What is added is in use until it is taken back: other
 //! callers may be refused too early meanwhile, but never pass too early.
 //!
-//! **A bucket of the past.** Its value is the tick at which nothing is in use; when that has passed, adding to it does not make the
-//! weight count. Let the found value be `v`, the weight `w`, and `v < now`:
+//! **A drained bucket.** Its value is the tick at which nothing will be in use any more. When that tick has passed, an addition moves a
+//! tick of the past, and counts less than the weight or nothing. Let the found value be `v`, the weight `w`, and `v < now`:
 //! - `v + w ≥ now`: everyone after this finds a current value, and adds to it. It is raised by `now − v`, which makes it what it
 //!   should be. Until then others found less in use than there is; so the take counts only if the raised value is within the limit.
 //! - `v + w < now`: others may be in the same situation. The value is swapped for `now + w`, if nothing has changed since; otherwise
-//!   the weight did not count, and the take is tried again. What it left in the past is of no use to anybody.
+//!   the weight did not count, and the take is tried again. What it left behind is still a tick of the past, which nobody can spend.
 
 use super::Memcached;
 use super::call::{Abandoned, Call};
@@ -64,8 +64,9 @@ pub(super) enum VisitKind {
     Add,
 }
 
-/// How often a plan is tried: again whenever somebody else writes a bucket of the past at the same moment.
-const MAX_TRIES: usize = 8;
+/// How many times a plan or a charge is tried. It is tried again when another caller changed a drained bucket between our addition and
+/// our compare and swap.
+pub(super) const MAX_TRIES: usize = 8;
 
 impl Memcached {
     pub(super) async fn decide(
@@ -99,8 +100,7 @@ impl Memcached {
                 return Ok(answer(done));
             }
         }
-        let why = "too many callers write this key at the same time";
-        Err(Failed(ErrorClass::Busy, StoreError::Unavailable(why.into())))
+        Err(contended())
     }
 
     fn note_refusals(&self, plan: &Plan<'_>, done: &PlanOutcome, now: Now) {
@@ -235,7 +235,7 @@ impl Memcached {
         let value = match (&reply, added) {
             (Reply::Missing, 0) => counter.empty(),
             _ => reply.number().ok_or_else(|| {
-                // Nothing was added to what is no number.
+                // memcached adds only to numbers, so there is nothing to take back.
                 abandoned.added = 0;
                 call.unexpected(&reply)
             })?,
@@ -310,7 +310,7 @@ impl Memcached {
         Ok(false)
     }
 
-    /// Makes a weight count that was added to a bucket of the past. Returns whether it does.
+    /// Makes a weight count that was added to a drained bucket. Returns whether it does.
     async fn raise(
         &self,
         attempt: &Attempt<'_>,
@@ -348,6 +348,12 @@ impl Memcached {
             }
         }
     }
+}
+
+/// The error after [`MAX_TRIES`] tries.
+pub(super) fn contended() -> Failed {
+    let why = "too many callers write this key at the same time";
+    Failed(ErrorClass::Busy, StoreError::Unavailable(why.into()))
 }
 
 /// The core's decision on a plan, and how much each take counted.
@@ -396,7 +402,7 @@ impl VisitReply {
         Self { reading, wide: None, value: 0, cas: 0, added: 0, connection: None }
     }
 
-    /// Takes back a part of what was added and did not count. What was added to a bucket of the past is taken back only as far as it
+    /// Takes back a part of what was added and did not count. What was added to a drained bucket is taken back only as far as it
     /// reaches into the future: others may have found the present there, and counted from it.
     fn take_back(&self, attempt: &Attempt<'_>, weight: u64) {
         let Some(counter) = &attempt.counter else { return };

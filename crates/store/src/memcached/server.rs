@@ -1,7 +1,8 @@
 //! One memcached server: its connection behind a gate, and the probes of its keeper.
 //!
 //! ```text
-//!   probe:  mn ──► version (once) ──► verifier of the secret ──► a value is added to and swapped ──► stats and canary
+//!   connect:  version ──► mn ──► verifier of the secret: ours, or none?
+//!   probe:    `ma` on a value of the store's own: is it numbered for compare and swap? ──► canary ──► stats ──► verifier, if it is lost
 //! ```
 
 use super::address::HostPort;
@@ -147,7 +148,8 @@ impl MemcachedServer {
         compared(&stored, verifier).map(drop)
     }
 
-    /// Adds to a value and swaps it, as decisions do: a server that only answers `mn` may be unable to.
+    /// Adds to a value, as decisions do: a server that answers `mn` may be unable to. The reply must have the number that compare and
+    /// swap needs.
     async fn run_probe(&self, connection: &MetaConnection) -> Result<(), StoreError> {
         let reply = ask(connection, meta::add(PROBE_KEY, 1, 1, self.ttl(60))).await?;
         let Reply::Number { cas, .. } = reply else { return Err(unexpected(&reply)) };

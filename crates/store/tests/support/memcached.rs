@@ -86,15 +86,24 @@ impl Drop for Server {
     }
 }
 
-/// A store with long timeouts, since the machine may be busy.
+/// A store with the secret of the tests.
 pub(crate) async fn connect(url: &str, clock: Clock) -> Result<Memcached, StoreError> {
+    connect_with(url, &Secret::new([7; 32]), clock).await
+}
+
+/// A store with long timeouts, since the machine may be busy.
+pub(crate) async fn connect_with(
+    url: &str,
+    secret: &Secret,
+    clock: Clock,
+) -> Result<Memcached, StoreError> {
     let patience = Span::from_secs(30);
     let settings = MemcachedSettings {
         timeout: patience,
         connect_timeout: patience,
         ..MemcachedSettings::new(url)
     };
-    Memcached::connect(&settings, &Secret::new([7; 32]), clock).await
+    Memcached::connect(&settings, secret, clock).await
 }
 
 fn start(address: SocketAddr, options: &[String], frozen: Option<&Path>) -> Child {
