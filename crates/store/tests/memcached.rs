@@ -98,15 +98,15 @@ async fn several_servers_share_the_keys_and_one_that_is_down_keeps_its_own() {
     let store = connect(&url, clock).await.unwrap();
     let limit = hourly(5)[0].clone();
     for key in 0..600 {
-        assert!(take(&store, key << 90, &limit, 5).await);
-        assert!(!take(&store, key << 90, &limit, 1).await);
+        assert!(take(&store, key << 80, &limit, 5).await);
+        assert!(!take(&store, key << 80, &limit, 1).await);
     }
     let items = |server: &Server| server.command("mg tg:canary v");
     assert!(servers.iter().all(|server| items(server).starts_with("VA")));
     servers[1].kill();
     let mut unanswered = 0;
     for key in 0..600_u128 {
-        let plan = Plan::from(Take::new(StateId(key << 90), &limit, Cost::ONE));
+        let plan = Plan::from(Take::new(StateId(key << 80), &limit, Cost::ONE));
         match store.take_one(&plan).await {
             Ok(answer) => assert!(!answer.done.passes, "key {key} moved to another server"),
             Err(_) => unanswered += 1,
