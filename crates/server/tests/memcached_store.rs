@@ -5,8 +5,8 @@
 mod support;
 
 use std::process::Command;
-use support::Server;
 use support::memcached::Memcached;
+use support::{Server, passed_together};
 
 const LIMITED: &str =
     "{ name: per-client, key: [ip], limits: [{ rate: 10/9600h, algorithm: fixed_window }] }";
@@ -35,18 +35,7 @@ fn server(memcached: &Memcached, rules: &str) -> Server {
 fn two_servers_share_one_limit_through_memcached() {
     let memcached = Memcached::started();
     let servers = [(); 2].map(|()| server(&memcached, LIMITED));
-    let passed = std::thread::scope(|scope| {
-        let asking: Vec<_> = servers
-            .iter()
-            .map(|server| {
-                scope.spawn(|| {
-                    (0..20).filter(|_| server.check_ip("203.0.113.7").status == 200).count()
-                })
-            })
-            .collect();
-        asking.into_iter().map(|each| each.join().unwrap()).sum::<usize>()
-    });
-    assert_eq!(passed, 10);
+    assert_eq!(passed_together(&servers, "203.0.113.7", 20), 10);
     let told = servers[0].check_ip("203.0.113.7");
     let verdict: serde_json::Value = serde_json::from_str(&told.body).unwrap();
     assert_eq!((told.status, &verdict["decided_by"]), (429, &"store".into()));

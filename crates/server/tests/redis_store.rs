@@ -7,7 +7,7 @@ mod support;
 use std::io::Write;
 use std::process::{Command, Stdio};
 use support::redis::Redis;
-use support::{Reply, Server, folder};
+use support::{Reply, Server, folder, passed_together};
 use tidegate::{Attributes, Check, Clock, DecidedBy, Limiter, Policy, Secret, Span};
 use tidegate_core::Now;
 use tidegate_store::RedisSettings;
@@ -43,18 +43,7 @@ fn three_servers_share_one_limit() {
     let redis = Redis::started();
     let servers = [(); 3].map(|()| redis.server(LIMITED, &ASKED));
     servers.iter().for_each(until_asked);
-    let passed = std::thread::scope(|scope| {
-        let asking: Vec<_> = servers
-            .iter()
-            .map(|server| {
-                scope.spawn(|| {
-                    (0..20).filter(|_| server.check_ip("203.0.113.7").status == 200).count()
-                })
-            })
-            .collect();
-        asking.into_iter().map(|each| each.join().unwrap()).sum::<usize>()
-    });
-    assert_eq!(passed, 10);
+    assert_eq!(passed_together(&servers, "203.0.113.7", 20), 10);
     let told = servers[0].check_ip("203.0.113.7");
     assert_eq!((told.status, by(&told)), (429, "store".to_owned()));
 }

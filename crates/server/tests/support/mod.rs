@@ -297,3 +297,13 @@ impl Reply {
 pub(crate) fn project(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
+
+/// How many requests of an address pass when all servers are asked at the same time, each this often.
+pub(crate) fn passed_together(servers: &[Server], ip: &str, each: usize) -> usize {
+    std::thread::scope(|scope| {
+        let ask = |server: &Server| (0..each).filter(|_| server.check_ip(ip).status == 200).count();
+        let asking: Vec<_> =
+            servers.iter().map(|server| scope.spawn(move || ask(server))).collect();
+        asking.into_iter().map(|asking| asking.join().unwrap()).sum()
+    })
+}

@@ -7,7 +7,7 @@
 //! | `sliding_weighted` | the same; a decision reads two | `tg` state `w` period `.` window |
 //! | `token_bucket` | the tick at which nothing is in use any more | `tg` state `t` period `.` amount `.` length of a tick |
 //!
-//! States have 96 bits of their name as 16 digits of base 64, numbers as many as they need. A window that is named in its key is
+//! States have the lower 96 bits of their name as 16 digits of base 64, numbers as many as they need. A window that is named in its key is
 //! never counted in another one, however late a command arrives. The ticks of a bucket depend on its rate, and their length on its
 //! burst; so a bucket that is edited begins full, under another key.
 
