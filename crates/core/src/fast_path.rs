@@ -138,7 +138,8 @@ impl PreparedTake<'_> {
         } else {
             Outcome::Deny(Retry::After(counter.until(used, at_most)))
         };
-        let used = if passes { used.saturating_add(weight) } else { used };
+        // No overflow: `used ≤ room − weight` if it passes.
+        let used = if passes { used.wrapping_add(weight) } else { used };
         let counted = passes && weight > 0;
         let word = if counted { counter.word(mark, used) } else { word };
         let mark = if counted { mark } else { 0 };

@@ -19,6 +19,8 @@ pub(crate) struct Ratio {
     den: u64,
     /// `⌊num · 2⁶⁴ / den⌋`. When `num == den` it does not fit 64 bits and is not used.
     reciprocal: u64,
+    /// `⌊2⁶⁴ / num⌋`, or `2⁶⁴ − 1` for `num = 1`.
+    inverse: u64,
 }
 
 impl Ratio {
@@ -28,7 +30,10 @@ impl Ratio {
             return None;
         }
         let reciprocal = (u128::from(num) << 64).checked_div(u128::from(den))?;
-        Some(Self { num, den, reciprocal: u64::try_from(reciprocal).unwrap_or(u64::MAX) })
+        let inverse = (1u128 << 64).checked_div(u128::from(num))?;
+        let [reciprocal, inverse] =
+            [reciprocal, inverse].map(|one| u64::try_from(one).unwrap_or(u64::MAX));
+        Some(Self { num, den, reciprocal, inverse })
     }
 
     pub(crate) const fn num(&self) -> u64 {
@@ -65,6 +70,16 @@ impl Ratio {
         } else {
             (guess, rest)
         }
+    }
+
+    /// `⌈x / num⌉`, with the same two steps: a division of 64 bits takes up to 90 cycles, this takes ten.
+    #[inline]
+    pub(crate) fn div_ceil_num(&self, x: u64) -> u64 {
+        let guess = high(u128::from(x).wrapping_mul(u128::from(self.inverse)));
+        // The guess is low by one at most, so the true rest is below 2·num < 2⁶⁴.
+        let rest = x.wrapping_sub(guess.wrapping_mul(self.num));
+        let up = u64::from(rest > 0).wrapping_add(u64::from(rest > self.num));
+        guess.wrapping_add(up)
     }
 
     /// The smallest `x` with `floor(x) ≥ y`, that is `⌈y · den / num⌉`; `None` if it exceeds 64 bits.
@@ -106,6 +121,15 @@ mod tests {
                 prop_assert_eq!(u128::from(ratio.floor(x)), expected);
                 let up = (u128::from(x) * u128::from(num)).div_ceil(u128::from(den));
                 prop_assert_eq!(u128::from(ratio.ceil(x)), up);
+            }
+        }
+
+        #[test]
+        fn a_division_by_the_numerator_is_rounded_up((num, den) in fraction(), x in any::<u64>(), times in any::<u64>(), near in 0u64..3) {
+            let ratio = Ratio::new(num, den).unwrap();
+            let multiple = times / num * num;
+            for x in [x, x % num, near, u64::MAX - near, multiple, multiple.saturating_add(1), multiple.saturating_sub(1)] {
+                prop_assert_eq!(ratio.div_ceil_num(x), x.div_ceil(num), "{} / {}", x, num);
             }
         }
 

@@ -333,6 +333,9 @@ impl Slew {
     }
 
     fn offset_at(&self, boot: u64) -> i64 {
+        if self.offset == self.target {
+            return self.offset; // the usual case
+        }
         let passed = difference(boot, self.read_at).max(0);
         let most = passed / SLEW_PART;
         let left = self.target.saturating_sub(self.offset);

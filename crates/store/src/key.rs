@@ -162,8 +162,7 @@ impl Subject {
     /// ```
     #[must_use]
     pub const fn state(self, limit: LimitName) -> StateId {
-        let state = self.0 ^ limit.0;
-        StateId(((self.0 >> STATE_BITS) << STATE_BITS) | (state & ((1 << STATE_BITS) - 1)))
+        StateId(self.0 ^ (limit.0 & ((1 << STATE_BITS) - 1)))
     }
 }
 

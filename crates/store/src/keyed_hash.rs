@@ -23,15 +23,32 @@ type HashBlock = [u64; 2];
 pub(crate) struct KeyedHash {
     whitening: HashBlock,
     rounds: [HashBlock; 10],
+    /// The state after the first four rounds, by length: they take a tenth of the time of a take.
+    starts: Box<[HashBlock]>,
 }
 
 /// Rounds between two blocks.
 const BETWEEN: usize = 4;
+/// Lengths whose first rounds are computed in advance.
+const STARTS: usize = 64;
 
 impl KeyedHash {
     /// Calls `key` for sixteen random bytes for each of the eleven keys.
     pub(crate) fn new(mut key: impl FnMut() -> [u8; 16]) -> Self {
-        Self { whitening: two_words(&key()), rounds: std::array::from_fn(|_| two_words(&key())) }
+        let (whitening, starts) = (two_words(&key()), Box::default());
+        let mut hash =
+            Self { whitening, rounds: std::array::from_fn(|_| two_words(&key())), starts };
+        hash.starts = (0..STARTS).map(|length| hash.start(length)).collect();
+        hash
+    }
+
+    /// The state after the first four rounds.
+    fn start(&self, length: usize) -> HashBlock {
+        let length = u128::try_from(length).unwrap_or(u128::MAX);
+        let keys = self.rounds.iter().take(BETWEEN);
+        let state =
+            keys.fold(wide(self.whitening) ^ length, |s, key| round_anywhere(s, wide(*key)));
+        two_words(&state.to_le_bytes())
     }
 
     #[inline]
@@ -63,17 +80,7 @@ impl KeyedHash {
     }
 
     fn hash_anywhere(&self, value: &[u8]) -> u128 {
-        let bytes = |[low, high]: HashBlock| u128::from(high) << 64 | u128::from(low);
-        self.hash_with(
-            value,
-            bytes,
-            |state, block| state ^ block,
-            |state, key| {
-                let mut state = state.to_le_bytes().into();
-                aes::hazmat::cipher_round(&mut state, &key.to_le_bytes().into());
-                u128::from_le_bytes(state.into())
-            },
-        )
+        self.hash_with(value, wide, |state, block| state ^ block, round_anywhere)
     }
 
     /// The hash, for any representation of a block. `round` is one AES round.
@@ -88,8 +95,13 @@ impl KeyedHash {
         let rounds = |state: S, most| {
             self.rounds.iter().take(most).fold(state, |s, key| round(s, load(*key)))
         };
-        let length = [u64::try_from(value.len()).unwrap_or(u64::MAX), 0];
-        let first = rounds(mix(load(self.whitening), load(length)), BETWEEN);
+        let first = match self.starts.get(value.len()) {
+            Some(start) => load(*start),
+            None => {
+                let length = [u64::try_from(value.len()).unwrap_or(u64::MAX), 0];
+                rounds(mix(load(self.whitening), load(length)), BETWEEN)
+            }
+        };
         let before_last = value.get(..value.len().saturating_sub(1)).unwrap_or_default();
         let (blocks, _) = before_last.as_chunks::<16>();
         let state = blocks
@@ -97,6 +109,17 @@ impl KeyedHash {
             .fold(first, |state, block| rounds(mix(state, load(two_words(block))), BETWEEN));
         rounds(mix(state, load(last_block(value))), self.rounds.len())
     }
+}
+
+fn wide([low, high]: HashBlock) -> u128 {
+    u128::from(high) << 64 | u128::from(low)
+}
+
+/// An AES round on any processor.
+fn round_anywhere(state: u128, key: u128) -> u128 {
+    let mut state = state.to_le_bytes().into();
+    aes::hazmat::cipher_round(&mut state, &key.to_le_bytes().into());
+    u128::from_le_bytes(state.into())
 }
 
 fn two_words(bytes: &[u8; 16]) -> HashBlock {

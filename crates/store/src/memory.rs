@@ -316,10 +316,11 @@ impl Memory {
         let reading = self.prefetch_and_read_clock(std::slice::from_ref(take));
         let ready = |now| take.limit.prepare(&take.ask(now));
         let number = self.limit_numbers.number(take.limit);
-        let fast =
-            number.and_then(|number| self.take_optimistically(take, number, ready, &reading));
+        let decide = |word| reading.decide(word, ready);
+        let fast = number
+            .and_then(|number| self.take_optimistically(take, number, self.table.size(), decide));
         let taken = match fast {
-            Some((_, taken)) => taken,
+            Some(fast) => fast.taken,
             None => self.take_one_slowly(take).1,
         };
         Self::note_outcome(taken.decision.passes());

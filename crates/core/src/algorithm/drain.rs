@@ -110,7 +110,8 @@ impl Drain {
         }
         let (num, den) = (self.ticks.num(), self.ticks.den());
         let nanos = match ticks.checked_mul(den) {
-            Some(scaled) => scaled.saturating_sub(rest).div_ceil(num),
+            // `rest` is less than `den`, and `scaled` is not.
+            Some(scaled) => self.ticks.div_ceil_num(scaled.wrapping_sub(rest)),
             None => {
                 let scaled = u128::from(ticks).saturating_mul(u128::from(den));
                 let nanos = scaled.saturating_sub(u128::from(rest)).div_ceil(u128::from(num));
@@ -129,7 +130,7 @@ impl Drain {
     /// How many whole tokens this many ticks are, rounded down.
     #[inline]
     pub(crate) const fn whole_units(&self, ticks: u64) -> u64 {
-        ticks >> self.unit_bits
+        ticks.wrapping_shr(self.unit_bits) // less than 64: a token fits 64 bits
     }
 
     #[inline]

@@ -134,16 +134,10 @@ impl Bucket {
         // Before the tags: the second cache line is then fetched while they are compared.
         let tail = self.tail.load(Relaxed);
         let read = match self.find(tag) {
-            Some(slot) => Read::Found(EntrySnapshot {
-                head,
-                slot,
-                entry: Entry {
-                    tag,
-                    limit_number: slot.limit_number_in(head, tail),
-                    in_blocks: head >> slot.in_blocks_bit() & 1 == 1,
-                    word: slot.of(&self.words).load(Relaxed),
-                },
-            }),
+            Some(slot) => {
+                let word = slot.of(&self.words).load(Relaxed);
+                Read::Found(EntrySnapshot { head, tail, slot, tag, word })
+            }
             None => Read::Missing,
         };
         // Acquire: the head is read again after everything above.
@@ -152,19 +146,28 @@ impl Bucket {
     }
 
     /// Compares all seven tags without a branch, which the processor could not predict.
+    #[inline]
     fn find(&self, tag: u64) -> Option<Slot> {
-        let same = (self.tags.iter().rev())
-            .fold(0u32, |same, other| (same << 1) | u32::from(other.load(Relaxed) == tag));
-        let slot = usize::try_from(same.trailing_zeros()).unwrap_or(SLOTS);
-        (same != 0).then_some(Slot(slot))
+        let slots = (0..SLOTS).rev().zip(self.tags.iter().rev());
+        let found = slots.fold(
+            SLOTS,
+            |found, (slot, other)| {
+                if other.load(Relaxed) == tag { slot } else { found }
+            },
+        );
+        (found < SLOTS).then_some(Slot(found))
     }
 
     /// Locks the bucket if it still is as the snapshot says. `None` when another thread has it locked, or had it since.
     #[inline]
     pub(super) fn lock_if_unchanged(&self, snapshot: &EntrySnapshot) -> Option<LockedBucket<'_>> {
         let locked = self.try_lock_from(snapshot.head)?;
-        // Versions repeat, so equal heads are not enough.
-        (locked.get(snapshot.slot) == snapshot.entry).then_some(locked)
+        // Versions repeat, so equal heads are not enough. The head has the other half of what is known of the slot.
+        let EntrySnapshot { slot, tag, tail, word, .. } = *snapshot;
+        let is_same = slot.of(&self.tags).load(Relaxed) == tag
+            && slot.of(&self.words).load(Relaxed) == word
+            && self.tail.load(Relaxed) == tail;
+        is_same.then_some(locked)
     }
 
     /// Reads slots without the lock: an optimistic read. Slots without an entry are left out. `false`, and nothing is read, when
@@ -179,7 +182,7 @@ impl Bucket {
         let mut is_plain = true;
         for slot in Slot::of_bits(slots) {
             let tag = slot.of(&self.tags).load(Relaxed);
-            let in_blocks = head >> slot.in_blocks_bit() & 1 == 1;
+            let in_blocks = head & slot.in_blocks_bit() != 0;
             is_plain &= tag < FIRST_PAGE_TAG && !in_blocks;
             let limit_number = slot.limit_number_in(head, tail);
             let word = slot.of(&self.words).load(Relaxed);
@@ -213,10 +216,22 @@ impl Bucket {
 /// An entry as it was read, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EntrySnapshot {
-    /// The head of the bucket at that instant.
+    /// The head and the tail of the bucket at that instant.
     head: u64,
+    tail: u64,
     slot: Slot,
-    pub(super) entry: Entry,
+    tag: u64,
+    pub(super) word: u64,
+}
+
+impl EntrySnapshot {
+    /// The limit number and the other parts of the entry, which not every reader needs.
+    #[inline]
+    pub(super) fn entry(&self) -> Entry {
+        let Self { head, tail, slot, tag, word } = *self;
+        let limit_number = slot.limit_number_in(head, tail);
+        Entry { tag, limit_number, in_blocks: head & slot.in_blocks_bit() != 0, word }
+    }
 }
 
 /// What an optimistic read found.
@@ -278,7 +293,7 @@ impl<'t> LockedBucket<'t> {
         Entry {
             tag: slot.of(&self.bucket.tags).load(Relaxed),
             limit_number: self.limit_number(slot),
-            in_blocks: self.head >> slot.in_blocks_bit() & 1 == 1,
+            in_blocks: self.head & slot.in_blocks_bit() != 0,
             word: slot.of(&self.bucket.words).load(Relaxed),
         }
     }
@@ -286,7 +301,7 @@ impl<'t> LockedBucket<'t> {
     pub(super) fn put(&mut self, slot: Slot, entry: Entry) {
         slot.of(&self.bucket.tags).store(entry.tag, Relaxed);
         slot.of(&self.bucket.words).store(entry.word, Relaxed);
-        let bit = 1 << slot.in_blocks_bit();
+        let bit = slot.in_blocks_bit();
         self.head = if entry.in_blocks { self.head | bit } else { self.head & !bit };
         let (in_tail, shift) = slot.limit_number_place();
         let with =
@@ -336,18 +351,14 @@ impl Slot {
         &words[self.0]
     }
 
-    fn number(self) -> u32 {
-        u32::try_from(self.0).unwrap_or(0)
-    }
-
     /// Its bit in the dirty bits of the bucket.
     pub(super) const fn bit(self) -> u8 {
         1 << self.0
     }
 
     /// The bit of the head that says whether its state is in blocks.
-    fn in_blocks_bit(self) -> u32 {
-        self.number().saturating_add(IN_BLOCKS)
+    const fn in_blocks_bit(self) -> u64 {
+        1 << IN_BLOCKS << self.0
     }
 
     fn limit_number_in(self, head: u64, tail: u64) -> u16 {
@@ -358,8 +369,8 @@ impl Slot {
 
     /// Whether its limit number is in the tail, and at which bit.
     fn limit_number_place(self) -> (bool, u32) {
-        let place = self.number().saturating_add(1);
-        (place > 3, (place & 3).saturating_mul(NUMBER_BITS))
+        let place = self.0.wrapping_add(1);
+        (place > 3, u32::try_from(place & 3).unwrap_or(0).wrapping_mul(NUMBER_BITS))
     }
 }
 
@@ -407,7 +418,7 @@ mod tests {
                     Read::Found(snapshot) => Some(snapshot),
                     Read::Missing | Read::Busy => None,
                 };
-                let found = read(entry.tag).map(|snapshot| snapshot.entry);
+                let found = read(entry.tag).map(|snapshot| snapshot.entry());
                 prop_assert!(gone || first != Some(slot) || found == Some(*entry));
             }
         }

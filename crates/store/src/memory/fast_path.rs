@@ -22,6 +22,7 @@
 use super::Memory;
 use super::bucket::{Bucket, Entry, EntrySnapshot, LockedBucket, Read};
 use super::limit_numbers::{Epoch, LimitNumber};
+use super::linear_hashing::TableSize;
 use super::table::Candidate;
 use super::tag::Tag;
 use crate::store::{Answer, AnsweredBy};
@@ -39,39 +40,55 @@ thread_local! {
     static WAS_REFUSED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The reading of the clock by which a take is decided.
+/// When the clock is read for a take that is not part of a batch.
 pub(super) enum ClockReading<C> {
-    /// Read once for a whole batch. If it cannot decide the take, the slow path does.
-    FromBatch(Now),
     /// Read before the state. If it refuses the take, the clock is read again.
     BeforeStates(Now, C),
     /// The clock, to be read after the state.
     AfterStates(C),
 }
 
+/// What the fast path decided about a state of one word.
+pub(super) struct FastTake {
+    /// The reading of the clock that decided.
+    pub(super) now: Now,
+    /// The new word of the state; the old one if nothing was taken.
+    next: u64,
+    pub(super) taken: Taken,
+}
+
+impl FastTake {
+    /// By a reading for which the take is prepared. `None` when the take needs the slow path.
+    #[inline(always)] // otherwise the answer is copied several times, which takes as long as the rest
+    pub(super) fn by(now: Now, ready: &PreparedTake<'_>, word: u64) -> Option<Self> {
+        let (next, taken) = ready.take(word)?;
+        Some(Self { now, next, taken })
+    }
+}
+
 impl<C: Fn() -> Now> ClockReading<C> {
-    /// The reading by which to decide about a state of this word, and the take prepared for it.
-    #[inline(always)] // otherwise the prepared take is copied several times
-    fn now<'l>(
+    /// Decides about a state of this word, by a reading that does not refuse too early.
+    #[inline(always)] // as above
+    pub(super) fn decide<'l>(
         &self,
         word: u64,
         ready: impl Fn(Now) -> Option<PreparedTake<'l>>,
-    ) -> Option<(Now, PreparedTake<'l>)> {
-        let now = match self {
-            Self::FromBatch(now) => *now,
-            Self::BeforeStates(now, clock) => match ready(*now) {
-                Some(ready) if ready.passes(word) => return Some((*now, ready)),
-                Some(_) | None => clock(),
-            },
-            Self::AfterStates(clock) => clock(),
-        };
-        Some((now, ready(now)?))
+    ) -> Option<FastTake> {
+        if let Self::BeforeStates(now, _) = self {
+            let ready = ready(*now)?;
+            if ready.passes(word) {
+                return FastTake::by(*now, &ready, word);
+            }
+        }
+        let (Self::BeforeStates(_, clock) | Self::AfterStates(clock)) = self;
+        let now = clock();
+        FastTake::by(now, &ready(now)?, word)
     }
 
     /// The reading by which to decide several takes. If it refuses one of them, the slow path decides.
-    fn first(&self) -> Now {
+    pub(super) fn first(&self) -> Now {
         match self {
-            Self::FromBatch(now) | Self::BeforeStates(now, _) => *now,
+            Self::BeforeStates(now, _) => *now,
             Self::AfterStates(clock) => clock(),
         }
     }
@@ -94,6 +111,15 @@ enum NotRead {
     NeedsSlowPath,
 }
 
+impl From<FastTake> for Answer {
+    #[inline]
+    fn from(FastTake { now, taken: Taken { decision, receipt }, .. }: FastTake) -> Self {
+        let (passes, decisions) = (decision.passes(), decision.into());
+        let done = PlanOutcome { passes, decisions, receipts: receipt.into() };
+        Self { at: now.steady, done, by: AnsweredBy::Store }
+    }
+}
+
 impl Memory {
     /// Prefetches the states and reads the clock while memory answers. A thread that was refused last reads it later.
     #[inline]
@@ -101,7 +127,8 @@ impl Memory {
         &self,
         takes: &[Take<'_>],
     ) -> ClockReading<impl Fn() -> Now> {
-        takes.iter().for_each(|take| self.table.prefetch_both(Tag::of(take.state)));
+        let size = self.table.size();
+        takes.iter().for_each(|take| self.table.prefetch_both(Tag::of(take.state), size));
         let clock = || self.clock.now();
         if WAS_REFUSED.get() {
             ClockReading::AfterStates(clock)
@@ -123,33 +150,44 @@ impl Memory {
         plan: &Plan<'_>,
         reading: &ClockReading<impl Fn() -> Now>,
     ) -> Option<Answer> {
-        let (now, done) = if let [take] = plan.takes() {
-            let number = self.limit_numbers.number(take.limit)?;
-            let ready = |now| take.limit.prepare(&plan.ask(take, now));
-            let (now, taken) = self.take_optimistically(take, number, ready, reading)?;
-            let Taken { decision, receipt } = taken;
-            let passes = decision.passes();
-            (now, PlanOutcome { passes, decisions: decision.into(), receipts: receipt.into() })
-        } else {
-            let now = reading.first();
-            (now, self.take_all_optimistically(plan, now)?)
+        let [take] = plan.takes() else {
+            return self.take_all_optimistically(plan, reading.first());
         };
-        Some(Answer { at: now.steady, done, by: AnsweredBy::Store })
+        let ready = |now| take.limit.prepare(&plan.ask(take, now));
+        let number = self.limit_numbers.number(take.limit)?;
+        let fast = self.take_optimistically(take, number, self.table.size(), |word| {
+            reading.decide(word, ready)
+        })?;
+        Some(fast.into())
+    }
+
+    /// The same for a plan of a batch, whose clock was read before.
+    #[inline]
+    pub(super) fn take_fast_at(
+        &self,
+        plan: &Plan<'_>,
+        (now, size): (Now, TableSize),
+    ) -> Option<Answer> {
+        let [take] = plan.takes() else { return self.take_all_optimistically(plan, now) };
+        let number = self.limit_numbers.number(take.limit)?;
+        let ready = take.limit.prepare(&plan.ask(take, now))?;
+        let decide = |word| FastTake::by(now, &ready, word);
+        Some(self.take_optimistically(take, number, size, decide)?.into())
     }
 
     /// Decides one take. A refusal does not change the state, so it writes nothing, and refused threads do not slow each other
     /// down. A take that passes locks the bucket and writes, if the state still is what was read. `None` when the take needs
     /// the slow path, and nothing was done.
-    #[inline(always)] // otherwise the answer is copied several times, which takes as long as the rest
-    pub(super) fn take_optimistically<'l>(
+    #[inline(always)] // as above
+    pub(super) fn take_optimistically(
         &self,
         take: &Take<'_>,
         number: LimitNumber,
-        ready: impl Fn(Now) -> Option<PreparedTake<'l>>,
-        reading: &ClockReading<impl Fn() -> Now>,
-    ) -> Option<(Now, Taken)> {
+        size: TableSize,
+        decide: impl Fn(u64) -> Option<FastTake>,
+    ) -> Option<FastTake> {
         for _ in 0..OPTIMISTIC_TRIES {
-            let read = match self.read_optimistically(take, number) {
+            let read = match self.read_optimistically(take, number, size) {
                 Ok(read) => read,
                 Err(NotRead::NeedsSlowPath) => return None,
                 Err(NotRead::Busy) => {
@@ -157,27 +195,28 @@ impl Memory {
                     continue;
                 }
             };
-            let word = read.snapshot.entry.word;
-            let (now, ready) = reading.now(word, &ready)?;
-            let (next, taken) = ready.take(word)?;
-            if next == word {
-                return Some((now, taken));
+            let word = read.snapshot.word;
+            let fast = decide(word)?;
+            if fast.next == word {
+                return Some(fast);
             }
             let Some(locked) = self.table.lock_if_unchanged(read.bucket, &read.snapshot) else {
                 spin_loop();
                 continue;
             };
-            if !self.limit_numbers.is_current(read.epoch) {
+            if !self.limit_numbers.is_current(number.epoch) {
                 return None;
             }
-            locked.set_word(&read.snapshot, next);
+            locked.set_word(&read.snapshot, fast.next);
             let due = locked.is_sweep_due();
             drop(locked);
             if due {
-                self.sweep_next_bucket(now);
+                self.sweep_next_bucket(fast.now);
             }
-            self.move_home(take, &read);
-            return Some((now, taken));
+            if read.candidate == Candidate::Second {
+                self.table.move_home(Tag::of(take.state));
+            }
+            return Some(fast);
         }
         None
     }
@@ -185,12 +224,12 @@ impl Memory {
     /// Decides several takes of one plan, if all of them pass. Each is decided by what was read. Then all buckets are locked, if
     /// all states still are what was read; so they all had these values at one instant. The locks are only tried, never waited
     /// for, so their order does not matter. `None` when the plan needs the slow path or a take is refused, and nothing was done.
-    pub(super) fn take_all_optimistically(&self, plan: &Plan<'_>, now: Now) -> Option<PlanOutcome> {
+    pub(super) fn take_all_optimistically(&self, plan: &Plan<'_>, now: Now) -> Option<Answer> {
+        let size = self.table.size();
         let decide = |take: &Take<'_>| {
             let number = self.limit_numbers.number(take.limit)?;
-            let read = self.read_optimistically(take, number).ok()?;
-            let (next, taken) =
-                take.limit.take_word(read.snapshot.entry.word, &plan.ask(take, now))?;
+            let read = self.read_optimistically(take, number, size).ok()?;
+            let (next, taken) = take.limit.take_word(read.snapshot.word, &plan.ask(take, now))?;
             // If one take is refused, the slow path answers all of them.
             taken.decision.passes().then_some((read, next, taken))
         };
@@ -212,13 +251,16 @@ impl Memory {
             self.sweep_next_bucket(now);
         }
         for (take, (read, ..)) in plan.takes().iter().zip(&decided) {
-            self.move_home(take, read);
+            if read.candidate == Candidate::Second {
+                self.table.move_home(Tag::of(take.state));
+            }
         }
-        Some(PlanOutcome {
+        let done = PlanOutcome {
             passes: true,
             decisions: decided.iter().map(|(_, _, taken)| taken.decision).collect(),
             receipts: decided.iter().map(|(_, _, taken)| taken.receipt).collect(),
-        })
+        };
+        Some(Answer { at: now.steady, done, by: AnsweredBy::Store })
     }
 
     /// Reads a state without a lock.
@@ -227,30 +269,23 @@ impl Memory {
         &self,
         take: &Take<'_>,
         number: LimitNumber,
+        size: TableSize,
     ) -> Result<OptimisticRead<'_>, NotRead> {
         if (take.need, take.refused) != (Need::Required, RejectedCost::Free) {
             return Err(NotRead::NeedsSlowPath);
         }
-        let (candidate, bucket, read) = self.table.read(Tag::of(take.state));
+        let (candidate, bucket, read) = self.table.read(Tag::of(take.state), size);
         let snapshot = match read {
             Read::Found(snapshot) => snapshot,
             Read::Missing => return Err(NotRead::NeedsSlowPath),
             Read::Busy => return Err(NotRead::Busy),
         };
         // An empty state does not say since when it is empty. That may be after the caller read the clock.
-        let Entry { limit_number, in_blocks, word, .. } = snapshot.entry;
+        let Entry { limit_number, in_blocks, word, .. } = snapshot.entry();
         let usual = limit_number == number.number && !in_blocks && word != 0;
         if !usual || !self.limit_numbers.is_current(number.epoch) {
             return Err(NotRead::NeedsSlowPath);
         }
         Ok(OptimisticRead { candidate, bucket, snapshot, epoch: number.epoch })
-    }
-
-    /// Moves a state to its home, if it was not there. The caller has no bucket locked.
-    #[inline]
-    fn move_home(&self, take: &Take<'_>, read: &OptimisticRead<'_>) {
-        if read.candidate == Candidate::Second {
-            self.table.move_home(Tag::of(take.state));
-        }
     }
 }

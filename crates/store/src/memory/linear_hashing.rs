@@ -9,11 +9,30 @@
 //!                      └─────────────┘
 //! ```
 
+/// The number of buckets, with the mask that it needs: a batch computes the mask once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TableSize {
+    count: usize,
+    mask: usize,
+}
+
+impl TableSize {
+    #[inline]
+    pub(super) const fn of(count: usize) -> Self {
+        Self { count, mask: count.next_power_of_two().saturating_sub(1) }
+    }
+
+    /// The bucket of a hash.
+    #[inline]
+    pub(super) const fn place(self, hash: usize) -> usize {
+        let place = hash & self.mask;
+        if place < self.count { place } else { place & (self.mask >> 1) }
+    }
+}
+
 /// The bucket of a hash in a table of `count` buckets.
-pub(super) fn place(hash: usize, count: usize) -> usize {
-    let mask = count.next_power_of_two().saturating_sub(1);
-    let place = hash & mask;
-    if place < count { place } else { place & (mask >> 1) }
+pub(super) const fn place(hash: usize, count: usize) -> usize {
+    TableSize::of(count).place(hash)
 }
 
 /// The bucket from which bucket `child` is split off.

@@ -40,7 +40,7 @@ fn reads_all_or_nothing(others: u64, replacement: Entry) {
         });
         match bucket.read(MINE.tag) {
             Read::Found(snapshot) => assert!(
-                snapshot.entry == MINE || snapshot.entry == replacement,
+                snapshot.entry() == MINE || snapshot.entry() == replacement,
                 "neither the old state nor the new one: {snapshot:?}"
             ),
             Read::Missing => assert_ne!(replacement.tag, MINE.tag, "it is always there"),
@@ -62,7 +62,7 @@ pub fn a_bucket_is_read_as_of_one_instant() {
 fn take_one(bucket: &Bucket) -> bool {
     let Read::Found(snapshot) = bucket.read(MINE.tag) else { return false };
     let Some(locked) = bucket.lock_if_unchanged(&snapshot) else { return false };
-    locked.set_word(&snapshot, snapshot.entry.word + 1);
+    locked.set_word(&snapshot, snapshot.word + 1);
     true
 }
 
@@ -79,7 +79,7 @@ pub fn optimistic_writes_lose_no_take() {
         let Read::Found(snapshot) = bucket.read(MINE.tag) else {
             panic!("no thread has it locked")
         };
-        assert_eq!(snapshot.entry.word, MINE.word + u64::from(mine) + u64::from(theirs));
+        assert_eq!(snapshot.word, MINE.word + u64::from(mine) + u64::from(theirs));
         assert!(mine || theirs, "both gave up");
     });
 }
@@ -100,9 +100,9 @@ pub fn a_reader_sees_all_that_a_holder_wrote_or_nothing() {
             }
         });
         if let Read::Found(snapshot) = bucket.read(MINE.tag) {
-            let Entry { limit_number, word, .. } = snapshot.entry;
+            let Entry { limit_number, word, .. } = snapshot.entry();
             assert!(
-                snapshot.entry == MINE || u64::from(limit_number) == word,
+                snapshot.entry() == MINE || u64::from(limit_number) == word,
                 "half written: {snapshot:?}"
             );
         }

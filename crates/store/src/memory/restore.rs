@@ -32,7 +32,7 @@ impl Memory {
 
     /// Fetches the buckets of a state that is restored next.
     pub(crate) fn prefetch_restore(&self, tag: u64) {
-        self.table.prefetch_both(Tag(tag));
+        self.table.prefetch_both(Tag(tag), self.table.size());
     }
 
     /// Restores a state of one word. Nearly all are like that, so this is short: the state is in the table, or there is a free

@@ -14,7 +14,7 @@
 use super::bucket::{Bucket, Entry, EntrySnapshot, LockedBucket, Read, SLOTS, Slot};
 use super::budget::Budget;
 use super::dirty::{DirtyBits, Kept};
-use super::linear_hashing::{children, parent, place};
+use super::linear_hashing::{TableSize, children, parent};
 use super::region::Region;
 use super::tag::Tag;
 use crate::plan_vec::PlanVec;
@@ -87,6 +87,12 @@ impl Table {
         usize::try_from(self.count.load(Acquire)).unwrap_or(0)
     }
 
+    /// The number of buckets, for [`Tag::candidates`].
+    #[inline]
+    pub(super) fn size(&self) -> TableSize {
+        TableSize::of(self.count())
+    }
+
     pub(super) fn entries(&self) -> u64 {
         self.entries.load(Relaxed)
     }
@@ -147,8 +153,7 @@ impl Table {
 
     /// The first candidate of a state. It also has the Bloom filter in which the state is remembered when it is demoted.
     pub(super) fn home(&self, tag: Tag) -> &Bucket {
-        let [first, _] = tag.hashes();
-        self.bucket(place(first, self.count()))
+        self.bucket(tag.home(self.size()))
     }
 
     /// Locks the home of a state without waiting. `None` when another thread has it, or when it is not the home any more.
@@ -159,26 +164,25 @@ impl Table {
     }
 
     /// Asks the processor to fetch the home of a state, where the state probably is.
-    pub(super) fn prefetch(&self, tag: Tag) {
-        let [first, _] = tag.hashes();
-        self.prefetch_place(place(first, self.count()));
+    #[inline]
+    pub(super) fn prefetch(&self, tag: Tag, size: TableSize) {
+        self.prefetch_place(tag.home(size));
     }
 
     /// Asks the processor to fetch both candidates of a state that is needed next: fetching one bucket too many costs less than
     /// waiting for memory twice.
-    pub(super) fn prefetch_both(&self, tag: Tag) {
-        tag.candidates(self.count()).into_iter().for_each(|place| self.prefetch_place(place));
+    pub(super) fn prefetch_both(&self, tag: Tag, size: TableSize) {
+        tag.candidates(size).into_iter().for_each(|place| self.prefetch_place(place));
     }
 
-    /// Reads a state without a lock. Also says in which candidate it looked last.
-    #[inline(never)] // inlined, it has fewer instructions but takes a fifth longer, because the processor stalls
-    pub(super) fn read(&self, tag: Tag) -> (Candidate, &Bucket, Read) {
-        let count = self.count();
-        let [first, second] = tag.hashes();
-        let bucket = self.bucket(place(first, count));
+    /// Reads a state without a lock. Also says in which candidate it looked last. If the table has grown since it had this size, it
+    /// may miss the state.
+    #[inline(always)] // inlined, it has fewer instructions but takes a fifth longer, because the processor stalls
+    pub(super) fn read(&self, tag: Tag, size: TableSize) -> (Candidate, &Bucket, Read) {
+        let bucket = self.bucket(tag.home(size));
         match bucket.read(tag.0) {
             Read::Missing => {
-                let bucket = self.bucket(place(second, count));
+                let bucket = self.bucket(tag.second(size));
                 (Candidate::Second, bucket, bucket.read(tag.0))
             }
             read @ (Read::Found(_) | Read::Busy) => (Candidate::First, bucket, read),
@@ -188,8 +192,7 @@ impl Table {
     /// Moves a state from its second candidate to its home, if there is a free slot. So as the table grows, states end up where
     /// they are looked for first.
     pub(super) fn move_home(&self, tag: Tag) {
-        let [first, _] = tag.candidates(self.count());
-        if !self.bucket(first).seems_free() {
+        if !self.home(tag).seems_free() {
             return;
         }
         let mut held = self.lock_all(&[tag]);
@@ -209,9 +212,9 @@ impl Table {
     /// Locks all candidates of some states.
     pub(super) fn lock_all(&self, tags: &[Tag]) -> LockedBuckets<'_> {
         let places = || {
-            let count = self.count();
+            let size = self.size();
             let mut places: PlanVec<usize> =
-                tags.iter().flat_map(|tag| tag.candidates(count)).collect();
+                tags.iter().flat_map(|tag| tag.candidates(size)).collect();
             places.sort_unstable();
             places.dedup();
             places
@@ -319,7 +322,7 @@ impl Table {
         let grown = count.saturating_add(1);
         let moved: SmallVec<[(Slot, Entry); SLOTS]> = from
             .entries()
-            .filter(|(_, entry)| !Tag(entry.tag).candidates(grown).contains(&parent))
+            .filter(|(_, entry)| !Tag(entry.tag).candidates(TableSize::of(grown)).contains(&parent))
             .collect();
         // Bits of a Bloom filter do not say whose they are, so both buckets get them.
         for (slot, _, _) in from.bucket().pages() {
@@ -478,7 +481,7 @@ impl<'t> LockedBuckets<'t> {
     }
 
     fn candidates(&self, tag: Tag) -> [usize; 2] {
-        tag.candidates(self.table.count())
+        tag.candidates(self.table.size())
     }
 
     fn locked(&self, place: usize) -> Option<&LockedBucket<'t>> {
@@ -500,12 +503,12 @@ mod tests {
     fn a_walk_sees_a_state_once_that_another_thread_wants_to_move() {
         let table = Table::new(&Budget::new(1 << 20), Kept::InMemory);
         let ascending = |tag: &Tag| {
-            let [first, second] = tag.candidates(table.count());
+            let [first, second] = tag.candidates(table.size());
             first + 2 <= second
         };
         let tag = (1..).map(Tag).find(ascending).unwrap();
         let entry = Entry { tag: tag.0, limit_number: 7, in_blocks: false, word: 9 };
-        let [first, second] = tag.candidates(table.count());
+        let [first, second] = tag.candidates(table.size());
         {
             let mut bucket = table.bucket(second).lock();
             let slot = bucket.free().unwrap();
