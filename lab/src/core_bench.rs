@@ -208,6 +208,7 @@ part only prints its results. `--only TEXT` selects cases by name (`core`, `floo
 | part | section |
 |---|---|
 | `core` (rewrites the whole page; `--dry` only prints) | One decision of the core, Memory of one key |
+| `instructions` (without `--write`, it fails if a case grew by more than 5 %) | Instructions of a decision |
 | `embedded` | The table in memory |
 | `policy` | A full check behind tower |
 | `http`, `resp`, `grpc` | A check over HTTP, RESP, gRPC |
@@ -256,7 +257,7 @@ fn document(rows: &[Row], memory: &[(String, usize, &'static str)]) -> String {
 }
 
 /// The processor, the number of cores and the compiler.
-fn machine() -> String {
+pub(crate) fn machine() -> String {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu
         .lines()

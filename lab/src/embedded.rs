@@ -157,7 +157,7 @@ impl Rounds<'_> {
         let text = |turn: &u32| format!("customer-{:016x}", number(*turn));
         let keys: Vec<Vec<String>> =
             turns.iter().map(|turns| turns.iter().map(text).collect()).collect();
-        let governor: DefaultKeyedRateLimiter<String> = RateLimiter::keyed(quota()?);
+        let governor: DefaultKeyedRateLimiter<String> = RateLimiter::keyed(quota(PER_SECOND)?);
         let (crab, mut rates) = (Mutex::new(crab()), Rates::default());
         for _ in 0..=self.options.rounds {
             let [our_rates, governor_rates, crab_rates] = &mut rates;
@@ -175,7 +175,7 @@ impl Rounds<'_> {
 
     /// Keys that are integers, against governor; throttlecrab takes only text.
     fn with_numbers(&self, turns: &[Vec<u32>]) -> Result<Rates, String> {
-        let governor: DefaultKeyedRateLimiter<u64> = RateLimiter::keyed(quota()?);
+        let governor: DefaultKeyedRateLimiter<u64> = RateLimiter::keyed(quota(PER_SECOND)?);
         let mut rates = Rates::default();
         for _ in 0..=self.options.rounds {
             let [our_rates, governor_rates, _] = &mut rates;
@@ -207,8 +207,8 @@ impl Rounds<'_> {
     }
 }
 
-fn quota() -> Result<Quota, String> {
-    Ok(Quota::per_second(NonZeroU32::new(PER_SECOND).ok_or("the limit is 0")?))
+pub(crate) fn quota(per_second: u32) -> Result<Quota, String> {
+    Ok(Quota::per_second(NonZeroU32::new(per_second).ok_or("the limit is 0")?))
 }
 
 /// The sequence of keys that one thread uses.
@@ -231,7 +231,7 @@ fn turns(spread: Spread, seed: u64) -> Vec<u32> {
 
 // === the three limiters ===
 
-struct OurStore {
+pub(crate) struct OurStore {
     store: Memory,
     secret: Secret,
     key: KeyName,
@@ -241,8 +241,11 @@ struct OurStore {
 
 impl OurStore {
     fn new() -> Result<Self, String> {
-        let limit = Limit::new(u64::from(PER_SECOND), Span::from_secs(1), Algorithm::TOKEN_BUCKET)
-            .map_err(|error| error.to_string())?;
+        let limit = Limit::new(u64::from(PER_SECOND), Span::from_secs(1), Algorithm::TOKEN_BUCKET);
+        Self::with_limit(limit.map_err(|error| error.to_string())?)
+    }
+
+    pub(crate) fn with_limit(limit: Limit) -> Result<Self, String> {
         Ok(Self {
             store: Memory::new(Clock::system()),
             secret: Secret::random().map_err(|error| error.to_string())?,
@@ -252,12 +255,12 @@ impl OurStore {
         })
     }
 
-    fn take(&self, key: &[u8]) -> Take<'_> {
+    pub(crate) fn take(&self, key: &[u8]) -> Take<'_> {
         let state = self.secret.subject_by(self.key, key).state(self.name);
         Take::new(state, &self.limit, Cost::ONE)
     }
 
-    fn take_all<'l, K>(&self, keys: &[K], batch: usize, take: impl Fn(&K) -> Take<'l>) {
+    pub(crate) fn take_all<'l, K>(&self, keys: &[K], batch: usize, take: impl Fn(&K) -> Take<'l>) {
         if batch == 1 {
             for key in keys {
                 black_box(self.store.take_one_now(&take(key)));
@@ -275,11 +278,11 @@ impl OurStore {
 
 /// The key of a turn. It is computed and not read from memory, so that only the limiter's memory accesses are
 /// measured.
-fn number(turn: u32) -> u64 {
+pub(crate) fn number(turn: u32) -> u64 {
     u64::from(turn).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-fn governed<K: Hash + Eq + Clone, B: Borrow<K>>(
+pub(crate) fn governed<K: Hash + Eq + Clone, B: Borrow<K>>(
     governor: &DefaultKeyedRateLimiter<K>,
     keys: impl Iterator<Item = B>,
 ) {

@@ -36,6 +36,7 @@ use clap::Args;
 use failures::Failures;
 use load::GrpcClient;
 use servers::{GrpcServer, RunningGrpcServer};
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -53,6 +54,12 @@ pub(crate) struct GrpcOptions {
     /// An entry of the descriptor, as key=value; each # is replaced by a digit of a random number
     #[arg(long, requires = "address", default_values_t = [format!("{}={}", servers::ENTRY, servers::KEY)])]
     descriptor: Vec<String>,
+}
+
+/// A client that makes one call at a time to tidegate.
+pub(crate) fn check_client(address: SocketAddr, keys: Keys) -> GrpcClient {
+    let request = GrpcServer::Tidegate.request(address, Limits::Generous);
+    GrpcClient::new(&request, keys, 1, Failures::default())
 }
 
 const CONNECTIONS: u32 = 50;

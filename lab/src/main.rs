@@ -8,6 +8,7 @@ mod flood;
 mod full_cost;
 mod grpc_bench;
 mod http_bench;
+mod instructions;
 mod lease_bench;
 mod memcached_bench;
 mod mutants;
@@ -57,6 +58,8 @@ enum Experiment {
     Grpc(grpc_bench::GrpcOptions),
     /// Compare a check over HTTP with `throttlecrab-server` and nginx; installs what is missing
     Http(rig::LoadOptions),
+    /// Count the instructions of a decision, in the store, behind tower and in the server; an error if a case grew
+    Instructions(instructions::InstructionOptions),
     /// Compare two servers that lease their limits from one Redis with two that share nothing, and with two that
     /// ask Redis for each request; and play one busy key on eight nodes in virtual time
     Leases(rig::LoadOptions),
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         Experiment::FullCost(options) => full_cost::run(&options),
         Experiment::Grpc(options) => grpc_bench::run(&options),
         Experiment::Http(options) => http_bench::run(&options),
+        Experiment::Instructions(options) => instructions::run(&options),
         Experiment::Leases(options) => lease_bench::run(&options),
         Experiment::Memcached(options) => memcached_bench::run(&options),
         Experiment::Policy(options) => policy_bench::run(&options),

@@ -45,7 +45,7 @@ const REQUESTS: u32 = 50_000;
 const CLIENTS: u32 = 10_000;
 
 /// Serves one request of a client, and returns the status.
-type Serve = Box<dyn FnMut(u32) -> u16 + Send>;
+pub(crate) type Serve = Box<dyn FnMut(u32) -> u16 + Send>;
 
 /// One comparison of two layers.
 struct LayerCase {
@@ -57,7 +57,7 @@ struct LayerCase {
 }
 
 /// Makes one service per thread; all services of a layer share its limits.
-type ServeFactory = Box<dyn Fn() -> Serve>;
+pub(crate) type ServeFactory = Box<dyn Fn() -> Serve>;
 
 pub(crate) fn run(options: &PolicyOptions) -> Result<(), String> {
     let mut rows = Vec::new();
@@ -72,7 +72,7 @@ pub(crate) fn run(options: &PolicyOptions) -> Result<(), String> {
 }
 
 /// A limit that no request of this experiment exceeds, as a policy writes it.
-const LARGE: &str = "{ rate: 10000/h, burst: 1000000 }";
+pub(crate) const LARGE: &str = "{ rate: 10000/h, burst: 1000000 }";
 
 fn cases(threads: usize) -> [LayerCase; 5] {
     let case = |name: &str, ours, peer, peer_name| {
@@ -137,7 +137,7 @@ fn round(maker: &ServeFactory, threads: usize) -> f64 {
 // === the two layers ===
 
 /// tidegate's layer with many rules, of which one applies. That rule has two limits.
-fn many_rules(rules: usize, rate: &str) -> Result<ServeFactory, String> {
+pub(crate) fn many_rules(rules: usize, rate: &str) -> Result<ServeFactory, String> {
     let others: String = (1..rules)
         .map(|n| format!("  - {{ name: r{n}, match: {{ method: POST, path: /service-{n}/** }}, key: [ip], limits: [{rate}] }}\n"))
         .collect();
@@ -148,7 +148,7 @@ fn many_rules(rules: usize, rate: &str) -> Result<ServeFactory, String> {
 }
 
 /// tidegate's layer with one rule for all requests, which has one limit.
-fn one_limit(rate: &str) -> Result<ServeFactory, String> {
+pub(crate) fn one_limit(rate: &str) -> Result<ServeFactory, String> {
     ours(format!("version: 1\nrules:\n  - {{ name: per-client, key: [ip], limits: [{rate}] }}\n"))
 }
 
@@ -160,7 +160,7 @@ fn ours(policy: String) -> Result<ServeFactory, String> {
 }
 
 /// The peer's layer: one limit per client address, with its header fields.
-fn governor(burst: u32) -> Result<ServeFactory, String> {
+pub(crate) fn governor(burst: u32) -> Result<ServeFactory, String> {
     let config = GovernorConfigBuilder::default()
         .key_extractor(PeerIpKeyExtractor)
         .per_nanosecond(if burst == 1 { 3_600_000_000_000 } else { 360_000_000 })

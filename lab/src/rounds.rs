@@ -45,10 +45,15 @@ const TABLE_HEAD: &str =
 pub(crate) fn write_section(title: &str, text: &str, rows: &[String]) -> Result<(), String> {
     let path = root().join("BENCHMARKS.md");
     let before = fs::read_to_string(&path).map_err(|error| format!("BENCHMARKS.md: {error}"))?;
-    let kept = without_section(&before, title);
     let rows: String = rows.concat();
-    let text = format!("{}\n\n## {title}\n\n{text}\n\n{TABLE_HEAD}{rows}", kept.trim_end());
+    let text = with_section(&before, title, &format!("{text}\n\n{TABLE_HEAD}{rows}"));
     fs::write(&path, text).map_err(|error| format!("BENCHMARKS.md: {error}"))
+}
+
+/// A page with this section at its end, instead of an older one with the same title.
+pub(crate) fn with_section(page: &str, title: &str, text: &str) -> String {
+    let kept = without_section(page, title);
+    format!("{}\n\n## {title}\n\n{}\n", kept.trim_end(), text.trim_end())
 }
 
 /// A page without the section of this title.

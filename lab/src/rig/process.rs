@@ -14,8 +14,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long a server may take to start, and to answer one request.
-pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a server may take to start, and to answer one request. Under valgrind it needs some seconds.
+pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// The interval between two attempts to get an answer.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -91,6 +91,11 @@ impl Process {
     pub(crate) fn signal(&self, signal: Signal) {
         // If the server has ended by itself, the next request to it fails and reports that.
         let _ = kill_process_group(Pid::from_child(&self.child), signal);
+    }
+
+    /// Waits until the server has ended.
+    pub(crate) fn wait(&mut self) -> io::Result<ExitStatus> {
+        self.child.wait()
     }
 
     /// Kills the server, and waits until it has ended. Its folder stays.
