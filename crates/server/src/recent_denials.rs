@@ -13,6 +13,7 @@
 //! process chose at random.
 
 use crate::shown_key::{KeyForm, KeyPairs, ShownKey};
+use foldhash::fast::RandomState as FastHash;
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -47,8 +48,9 @@ pub(crate) struct DenialRing {
 }
 
 struct Ring {
-    /// By rule, key, and whether the rule is in shadow mode.
-    entries: HashMap<(u64, bool), RingEntry>,
+    /// By rule, key, and whether the rule is in shadow mode. Clients cannot choose these numbers, so a fast hash is safe: `SipHash`
+    /// would take longer than the rest of a refusal that is noted again.
+    entries: HashMap<(u64, bool), RingEntry, FastHash>,
     bytes: usize,
     room: usize,
 }
@@ -124,7 +126,7 @@ impl RecentDenials {
     /// A ring for one more worker, with this much memory.
     pub(crate) fn ring(&self, room: usize) -> Option<DenialRing> {
         let all = Arc::clone(self.0.as_ref()?);
-        let ring = Arc::new(Mutex::new(Ring { entries: HashMap::new(), bytes: 0, room }));
+        let ring = Arc::new(Mutex::new(Ring { entries: HashMap::default(), bytes: 0, room }));
         all.rings().push(Arc::clone(&ring));
         Some(DenialRing { all, ring })
     }

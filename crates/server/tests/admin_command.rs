@@ -1,4 +1,4 @@
-//! `tidegate admin`, as an operator calls it.
+//! `tidegate admin` and `tidegate top`, as an operator calls them.
 
 #![allow(
     clippy::unwrap_used,
@@ -51,9 +51,20 @@ impl Desk {
     }
 
     fn run_with(&self, words: &[&str], input: &str) -> Said {
-        let url = format!("http://{}", self.server.admin);
+        let (url, data) = self.access();
+        said(&["admin", "--admin", &url, "--data-dir", &data], words, input)
+    }
+
+    /// Runs `tidegate top`.
+    fn top(&self, words: &[&str]) -> Said {
+        let (url, data) = self.access();
+        said(&["top", "--admin", &url, "--data-dir", &data], words, "")
+    }
+
+    /// The address of the server and its data directory.
+    fn access(&self) -> (String, String) {
         let data = self.server.folder.join("data");
-        said(&["--admin", &url, "--data-dir", data.to_str().unwrap()], words, input)
+        (format!("http://{}", self.server.admin), data.to_str().unwrap().to_owned())
     }
 
     /// Runs a command that must succeed.
@@ -78,7 +89,6 @@ impl Desk {
 
 fn said(first: &[&str], words: &[&str], input: &str) -> Said {
     let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
-        .arg("admin")
         .args(first)
         .args(words)
         .env_remove("TIDEGATE_DATA_DIR")
@@ -94,8 +104,7 @@ fn said(first: &[&str], words: &[&str], input: &str) -> Said {
     Said { code: status.code(), out: text(stdout), err: text(stderr) }
 }
 
-/// The questions that an operator has at night. Each is answered by one command; `tidegate top` answers which clients are refused
-/// most.
+/// The ten questions that an operator has at night. Each is answered by one command.
 #[test]
 fn each_question_is_one_command() {
     let desk = Desk::new();
@@ -131,6 +140,8 @@ fn each_question_is_one_command() {
         let out = desk.ok(words);
         assert!(out.contains(part), "{question}\n{out}");
     }
+    let most = desk.top(&["--once"]);
+    assert!(most.out.contains("alice"), "who is refused most?\n{most:?}");
     let out = desk.ok(&["who", "user=alice"]);
     for part in [
         "100/h",
@@ -265,10 +276,13 @@ fn the_token_is_found_on_this_machine_and_never_sent_elsewhere() {
     let refused = run(&other, None, &["--token-file", file, "rule", "shadow", "calls", "--yes"]);
     assert_eq!(status(&refused), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("403"), "{refused:?}");
-    let lost =
-        said(&["--admin", &url, "--data-dir", other.join("no").to_str().unwrap()], &["nodes"], "");
+    let lost = said(
+        &["admin", "--admin", &url, "--data-dir", other.join("no").to_str().unwrap()],
+        &["nodes"],
+        "",
+    );
     assert!(lost.code == Some(2) && lost.err.contains("no token was found"), "{lost:?}");
-    let far = said(&["--admin", "http://192.0.2.1:8082"], &["nodes"], "");
+    let far = said(&["admin", "--admin", "http://192.0.2.1:8082"], &["nodes"], "");
     assert!(far.code == Some(2) && far.err.contains("--token-file"), "{far:?}");
     let link = desk.ok(&["dashboard"]);
     assert_eq!(link, format!("http://{}/dashboard/#token={token}\n", desk.server.admin));

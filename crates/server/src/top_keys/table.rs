@@ -73,11 +73,16 @@ pub(super) enum Counted {
     Unnamed,
     /// Many keys are replaced: the table should grow.
     Crowded,
+    /// Nothing was counted: the key would replace another one in a small table, which should grow instead.
+    Full,
 }
 
 pub(super) const SLOTS: usize = 8;
 /// Buckets of a new table.
 pub(super) const FIRST_BUCKETS: usize = 8;
+/// A table with fewer buckets than this grows before it replaces a key, so that the counts of a few dozen keys are exact. A table
+/// of this size has 16 KiB.
+const LOSSLESS_BUCKETS: usize = 128;
 /// A table of 2,048 buckets is 256 KiB, so that the tables of the busiest rule stay in the cache of a core.
 pub(super) const MOST_BUCKETS: usize = 2_048;
 /// Bytes of a table apart from its buckets.
@@ -142,9 +147,13 @@ impl TopTable {
     /// Counts a request of a key that has no slot: it takes the slot with the least count.
     fn count_new(&self, bucket: &Bucket, print: u32, weight: u64) -> Counted {
         let Some(slot) = bucket.least() else { return Counted::Done };
-        let replaced = slot.tag.load(Ordering::Relaxed) != 0;
+        let replaces = slot.tag.load(Ordering::Relaxed) != 0;
+        let may_grow = self.crowded_at.load(Ordering::Relaxed) != 0;
+        if replaces && may_grow && self.buckets.len() < LOSSLESS_BUCKETS {
+            return Counted::Full;
+        }
         slot.replace(print, weight);
-        if replaced {
+        if replaces {
             let count = self.replaced.load(Ordering::Relaxed).wrapping_add(1);
             self.replaced.store(count, Ordering::Relaxed);
             if count == self.crowded_at.load(Ordering::Relaxed) {
@@ -194,10 +203,15 @@ impl TopTable {
     /// The same counts in a table with more buckets. This one keeps its slots, and loses its names.
     pub(super) fn grown(&self, buckets: usize) -> Self {
         let grown = Self::new(self.half, buckets.max(self.buckets.len()));
+        let replaced = self.replaced.load(Ordering::Relaxed);
         for (at, bucket) in grown.buckets.iter().enumerate() {
             // The bucket that had the keys of this one: the lower bits of fingerprints select it.
             let from = self.buckets.get(at & self.buckets.len().saturating_sub(1));
-            from.into_iter().for_each(|from| bucket.take_from(from, at, grown.buckets.len()));
+            from.into_iter().for_each(|from| {
+                // If no key was ever replaced, a key without a slot was not counted before.
+                let least = if replaced == 0 { 0 } else { from.least().map_or(0, TopSlot::count) };
+                bucket.take_from(from, (at, grown.buckets.len()), least);
+            });
         }
         let copy = |to: &AtomicU64, from: &AtomicU64| {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -205,7 +219,6 @@ impl TopTable {
         copy(&grown.threshold, &self.threshold);
         copy(&grown.replaced, &self.replaced);
         let more = crowded_at(grown.buckets.len());
-        let replaced = self.replaced.load(Ordering::Relaxed);
         grown.crowded_at.store(replaced.saturating_add(more), Ordering::Relaxed);
         *grown.names() = std::mem::take(&mut *self.names());
         grown
@@ -299,8 +312,7 @@ impl Bucket {
 
     /// Takes the keys of a bucket of a smaller table that belong here. In place of those that go elsewhere it has empty slots with
     /// the least count of that bucket: a key that comes back to one of them may have been replaced there before.
-    fn take_from(&self, from: &Self, number: usize, buckets: usize) {
-        let least = from.least().map_or(0, TopSlot::count);
+    fn take_from(&self, from: &Self, (number, buckets): (usize, usize), least: u64) {
         for (to, from) in (0..SLOTS).filter_map(|at| self.slot(at).zip(from.slot(at))) {
             let tag = from.tag.load(Ordering::Relaxed);
             let belongs =

@@ -235,14 +235,20 @@ impl RuleLine {
             *open = counter.tallies.open(&self.tallies, by, half);
         }
         let Some(table) = open else { return false };
-        match table.count(print, weight) {
-            Counted::Done => false,
-            Counted::Unnamed => true,
-            Counted::Crowded => {
-                if let Some(grown) = counter.tallies.grow(&self.tallies, by, table) {
-                    *table = grown;
+        loop {
+            let counted = table.count(print, weight);
+            match counted {
+                Counted::Done => return false,
+                Counted::Unnamed => return true,
+                Counted::Crowded | Counted::Full => {
+                    if let Some(grown) = counter.tallies.grow(&self.tallies, by, table) {
+                        *table = grown;
+                    }
+                    // A table that cannot grow is not full again.
+                    if counted == Counted::Crowded {
+                        return false;
+                    }
                 }
-                false
             }
         }
     }

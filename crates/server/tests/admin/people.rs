@@ -86,6 +86,32 @@ fn a_person_is_known_by_any_attribute() {
 }
 
 #[test]
+fn it_is_shown_since_when_a_key_is_refused_also_if_only_a_part_of_it_is_known() {
+    let (_server, mut client, mut operator) = start();
+    let allowed = (0..5).filter(|_| check(&mut client, "alice", "phone")).count();
+    assert_eq!(allowed, 3);
+    let known = who(&mut operator, &json!({ "user": "alice", "device": "phone" }));
+    let denied = &rule(&known, "devices")["denied"];
+    assert_eq!((&denied["denials"], &denied["would_deny"]), (&json!(2), &json!(false)));
+    assert!(denied["retry_after_ms"].as_u64().unwrap() > 0, "{denied}");
+    assert!(
+        denied["first_ms"].as_u64().unwrap() <= denied["last_ms"].as_u64().unwrap(),
+        "{denied}"
+    );
+    assert_eq!(rule(&known, "calls")["denied"], Value::Null);
+    assert_eq!(known["seen"], json!([]));
+    // Without the device, the key is not known; the rule and the key are found among those that were refused lately.
+    let partly = who(&mut operator, &json!({ "user": "alice" }));
+    let seen = &partly["seen"][0];
+    assert_eq!(
+        (&seen["rule"], &seen["key"], &seen["denied"]["denials"]),
+        (&json!("devices"), &json!({ "user": "alice", "device": "phone" }), &json!(2))
+    );
+    let bob = who(&mut operator, &json!({ "user": "bob" }));
+    assert_eq!(bob["seen"], json!([]));
+}
+
+#[test]
 fn the_override_and_the_tier_in_force_are_shown_with_their_notes() {
     let (_server, mut client, mut operator) = start();
     assert!(check(&mut client, "alice", "phone"));

@@ -22,11 +22,11 @@ pub(crate) fn error(out: &mut Vec<u8>, text: &str) {
 }
 
 pub(crate) fn integer(out: &mut Vec<u8>, number: i64) {
-    line(out, b':', itoa::Buffer::new().format(number).as_bytes());
+    numbered(out, b':', number);
 }
 
 pub(crate) fn bulk(out: &mut Vec<u8>, bytes: &[u8]) {
-    line(out, b'$', itoa::Buffer::new().format(bytes.len()).as_bytes());
+    length(out, b'$', bytes.len());
     out.extend_from_slice(bytes);
     out.extend_from_slice(b"\r\n");
 }
@@ -40,14 +40,14 @@ pub(crate) fn null(out: &mut Vec<u8>, dialect: Dialect) {
 
 /// The beginning of a list; its items follow.
 pub(crate) fn list(out: &mut Vec<u8>, length: usize) {
-    line(out, b'*', itoa::Buffer::new().format(length).as_bytes());
+    self::length(out, b'*', length);
 }
 
 /// The beginning of a map; RESP2 has none, and gets a list of names and values in turn.
 pub(crate) fn map(out: &mut Vec<u8>, length: usize, dialect: Dialect) {
     match dialect {
         Dialect::Two => list(out, length.saturating_mul(2)),
-        Dialect::Three => line(out, b'%', itoa::Buffer::new().format(length).as_bytes()),
+        Dialect::Three => self::length(out, b'%', length),
     }
 }
 
@@ -65,6 +65,18 @@ pub(crate) fn arity(out: &mut Vec<u8>, command: &str) {
     error(out, &format!("ERR wrong number of arguments for '{command}' command"));
 }
 
+fn length(out: &mut Vec<u8>, kind: u8, length: usize) {
+    numbered(out, kind, i64::try_from(length).unwrap_or(i64::MAX));
+}
+
+fn numbered(out: &mut Vec<u8>, kind: u8, number: i64) {
+    match u8::try_from(number) {
+        // Most numbers of a reply are like that. Four bytes of known length are one store.
+        Ok(digit @ 0..=9) => out.extend_from_slice(&[kind, b'0' | digit, b'\r', b'\n']),
+        Ok(_) | Err(_) => line(out, kind, itoa::Buffer::new().format(number).as_bytes()),
+    }
+}
+
 fn line(out: &mut Vec<u8>, kind: u8, text: &[u8]) {
     out.push(kind);
     out.extend_from_slice(text);
@@ -80,6 +92,15 @@ mod tests {
         let mut out = vec![];
         error(&mut out, "ERR unknown command 'a\r\n+OK\r\n'");
         assert_eq!(out, b"-ERR unknown command 'a  +OK  '\r\n");
+    }
+
+    #[test]
+    fn numbers_are_written_in_decimal() {
+        let mut out = vec![];
+        [0, 9, 10, -1, i64::MIN, i64::MAX].iter().for_each(|number| integer(&mut out, *number));
+        let expected =
+            ":0\r\n:9\r\n:10\r\n:-1\r\n:-9223372036854775808\r\n:9223372036854775807\r\n";
+        assert_eq!(str::from_utf8(&out).unwrap(), expected);
     }
 
     #[test]

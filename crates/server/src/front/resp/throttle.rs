@@ -82,9 +82,23 @@ impl Limits {
 
 /// A number, or the error of redis-cell for a word that is not one.
 fn number(word: &[u8]) -> Result<i64, String> {
+    if let Some(number) = plain_digits(word) {
+        return Ok(number);
+    }
     let number = str::from_utf8(word).ok().and_then(|text| text.parse().ok());
     number.ok_or_else(|| {
         format!("Cell error: Store error: Couldn't parse as integer: {}", reply::quoted(word))
+    })
+}
+
+/// A number of so few digits that it cannot overflow: nearly every number of a command, in a third of the instructions.
+fn plain_digits(word: &[u8]) -> Option<i64> {
+    if word.is_empty() || word.len() > 18 {
+        return None;
+    }
+    word.iter().try_fold(0_i64, |number, byte| {
+        let digit = byte.wrapping_sub(b'0');
+        (digit < 10).then(|| number.wrapping_mul(10).wrapping_add(digit.into()))
     })
 }
 
@@ -167,6 +181,30 @@ mod tests {
         assert!(
             refused(&["k", "9223372036854775807", "1", "9223372036854775807"]).starts_with("ERR ")
         );
+    }
+
+    #[test]
+    fn numbers_are_read_as_the_standard_library_reads_them() {
+        for text in [
+            "0",
+            "7",
+            "007",
+            "1000000",
+            "999999999999999999",
+            "1000000000000000000",
+            "9223372036854775807",
+            "9223372036854775808",
+            "-1",
+            "+5",
+            "",
+            "-",
+            "1 ",
+            "1:",
+            "1/",
+            "٣",
+        ] {
+            assert_eq!(number(text.as_bytes()).ok(), text.parse().ok(), "{text}");
+        }
     }
 
     #[test]
