@@ -101,7 +101,7 @@ pub enum RejectedCost {
 /// let (exact, terms) = (Take::new(StateId(7), &limit, Cost::ONE), LeaseTerms::default());
 /// let leased = Take { freshness: Freshness::Lease(&terms), ..exact };
 /// assert_eq!(exact.freshness, Freshness::Exact);
-/// assert!(!exact.asks_the_same(&leased));
+/// assert_ne!(exact, leased);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Freshness<'l> {
@@ -173,26 +173,6 @@ impl<'l> Take<'l> {
             when_full: WhenFull::Shared,
             named_by: NamedBy::Policy,
         }
-    }
-
-    /// Whether another take differs from this one only in its state.
-    ///
-    /// ```
-    /// use tidegate_core::{Algorithm, Cost, Limit, Span, StateId, Take};
-    /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
-    /// let [a, b] = [1, 2].map(|state| Take::new(StateId(state), &limit, Cost::ONE));
-    /// assert!(a.asks_the_same(&b));
-    /// assert!(!a.asks_the_same(&Take { cost: Cost::new(2), ..b }));
-    /// ```
-    #[must_use]
-    pub fn asks_the_same(&self, other: &Take<'_>) -> bool {
-        let Self { state: _, limit, cost, need, bound, refused, freshness, when_full, named_by } =
-            *self;
-        core::ptr::eq(limit, other.limit)
-            && (cost, bound) == (other.cost, other.bound)
-            && (need, refused) == (other.need, other.refused)
-            && (freshness, when_full) == (other.freshness, other.when_full)
-            && named_by == other.named_by
     }
 
     /// The request that this take makes to its limit, for a caller that cannot wait.
