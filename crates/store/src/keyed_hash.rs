@@ -23,7 +23,7 @@ type HashBlock = [u64; 2];
 pub(crate) struct KeyedHash {
     whitening: HashBlock,
     rounds: [HashBlock; 10],
-    /// The state after the first four rounds, by length: they take a tenth of the time of a take.
+    /// The state after the first four rounds, by length. They depend on nothing else, so no hash computes them.
     starts: Box<[HashBlock]>,
 }
 

@@ -5,7 +5,7 @@ use super::decide::CALLER_NAMESPACE;
 use crate::error::CheckError;
 use crate::verdict::DecidedBy;
 use smallvec::SmallVec;
-use tidegate_core::{Cost, Decision, InlineVec, Limit, NamedBy, Plan, Take};
+use tidegate_core::{Cost, Decision, Limit, NamedBy, Plan, Take};
 use tidegate_store::{KeyName, LimitName, SingleAnswer, Store, StoreError};
 
 /// A limit that the caller provides to [`Limiter::take_named`]. Build it once and use it often.
@@ -87,14 +87,17 @@ impl<S: Store> Limiter<S> {
     pub async fn take_named(
         &self,
         takes: &[NamedTake<'_>],
-    ) -> Result<InlineVec<(Decision, DecidedBy)>, CheckError> {
+    ) -> Result<Vec<(Decision, DecidedBy)>, CheckError> {
         let takes: SmallVec<[Take<'_>; 4]> = takes.iter().map(|take| self.named(take)).collect();
         let answers = self.inner.store.take_each(&takes).await;
-        let decided = |(take, answer): (&Take<'_>, Result<SingleAnswer, StoreError>)| match answer {
-            Ok(SingleAnswer { taken, by }) => Ok((taken.decision, by.into())),
-            Err(_) => self.named_locally(take),
-        };
-        takes.iter().zip(answers).map(decided).collect()
+        let mut decided = Vec::with_capacity(takes.len());
+        for (take, answer) in takes.iter().zip(answers) {
+            decided.push(match answer {
+                Ok(SingleAnswer { taken, by }) => (taken.decision, by.into()),
+                Err(_) => self.named_locally(take)?,
+            });
+        }
+        Ok(decided)
     }
 
     /// Forgets what was counted for keys under a limit that the caller names, and returns for how many there was something.

@@ -217,7 +217,7 @@ impl Identity {
             let client = self.trusted.client(peer, hops.iter().map(|hop| &**hop));
             attributes = attributes.from_address(client);
         }
-        if let Some(class) = request.named_class().filter(|_| is_trusted) {
+        if is_trusted && let Some(class) = request.named_class() {
             attributes.set("priority", class)?;
         }
         let is_read = |source: &Source| is_trusted || source.peers == Peers::Any;

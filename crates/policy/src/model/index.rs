@@ -174,9 +174,13 @@ impl Index {
 
 impl PathIndex {
     fn find(&self, segments: Segments<'_>, found: &mut RuleNumbers) {
-        let last = segments.clone().next_back();
+        if !self.ends.is_empty()
+            && let Some(last) = segments.clone().next_back()
+            && let Some(rules) = self.ends.get(last)
+        {
+            found.extend_from_slice(rules);
+        }
         self.starts.find(segments, found);
-        found.extend(last.and_then(|l| self.ends.get(l)).into_iter().flatten().copied());
     }
 }
 
@@ -191,12 +195,13 @@ impl PathTrie {
     }
 
     /// Adds all rules on the path down the trie along these segments.
-    fn find<'s>(
-        &self,
-        mut segments: impl Iterator<Item = &'s str> + Clone,
-        found: &mut RuleNumbers,
-    ) {
-        found.extend_from_slice(&self.here);
+    fn find(&self, mut segments: Segments<'_>, found: &mut RuleNumbers) {
+        if !self.here.is_empty() {
+            found.extend_from_slice(&self.here);
+        }
+        if self.below.is_empty() && self.below_any.is_none() {
+            return;
+        }
         let Some(segment) = segments.next() else { return };
         if let Some(below) = self.below.get(segment) {
             below.find(segments.clone(), found);

@@ -177,7 +177,7 @@ impl Table {
 
     /// Reads a state without a lock. Also says in which candidate it looked last. If the table has grown since it had this size, it
     /// may miss the state.
-    #[inline(always)] // inlined, it has fewer instructions but takes a fifth longer, because the processor stalls
+    #[inline(always)] // otherwise what was read is copied twice on its way to the caller
     pub(super) fn read(&self, tag: Tag, size: TableSize) -> (Candidate, &Bucket, Read) {
         let bucket = self.bucket(tag.home(size));
         match bucket.read(tag.0) {

@@ -176,7 +176,12 @@ async fn answer<S: Backend>(
         counts.quantum =
             counts.quantum.saturating_sub(if throttle.is_some() { 1 } else { OTHER_COMMAND });
         match throttle {
-            Some(Ok(throttle)) => batch.push(throttle),
+            Some(Ok(throttle)) => {
+                if batch.len() == batch.inline_size() {
+                    batch.reserve(bounds::RESP_BATCH);
+                }
+                batch.push(throttle);
+            }
             other => {
                 handler.decide(&batch, out).await;
                 batch.clear();

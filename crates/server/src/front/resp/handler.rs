@@ -4,7 +4,7 @@
 
 use super::reply;
 use super::session::Session;
-use super::throttle::{self, Limits, Throttle};
+use super::throttle::{Limits, Throttle};
 use super::users::{UserRole, Users};
 use super::wire::Words;
 use crate::backend::Backend;
@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use tidegate::{DecidedBy, Decision, Limiter, NamedTake, StoreError};
 
@@ -111,22 +112,25 @@ impl<S: Backend> RespHandler<S> {
 
     async fn decide_together(&self, batch: &[(&[u8], Throttle)], out: &mut Vec<u8>) {
         let began = timers::now();
-        let admitted: SmallVec<[bool; 4]> = batch
-            .iter()
-            .map(|(_, throttle)| self.limiter.admit_limit(throttle.limit.limit()).is_ok())
-            .collect();
-        let takes: SmallVec<[NamedTake<'_>; 4]> = (batch.iter().zip(&admitted))
-            .filter(|(_, admitted)| **admitted)
-            .map(|((key, throttle), _)| NamedTake {
-                key,
-                limit: &throttle.limit,
-                cost: throttle.cost,
-            })
-            .collect();
-        let admitted = &admitted;
+        let admitted = self.admit_limits(batch);
+        let mut takes = SmallVec::<[NamedTake<'_>; 4]>::with_capacity(batch.len());
+        for ((key, throttle), _) in batch.iter().zip(&admitted).filter(|(_, admitted)| **admitted) {
+            takes.push(NamedTake { key, limit: &throttle.limit.limit, cost: throttle.cost });
+        }
         let decisions = self.limiter.take_named(&takes).await;
-        self.write_each(batch, admitted, decisions.as_deref().unwrap_or_default(), out);
+        self.write_each(batch, &admitted, decisions.as_deref().unwrap_or_default(), out);
         self.tally.took_each(timers::since(began), batch.len());
+    }
+
+    /// Whether the store has room for the limits. Commands that follow each other usually have the same, which is asked for once.
+    fn admit_limits(&self, batch: &[(&[u8], Throttle)]) -> SmallVec<[bool; 4]> {
+        let runs = batch.chunk_by(|(_, one), (_, next)| Rc::ptr_eq(&one.limit, &next.limit));
+        let admitted = runs.flat_map(|run| {
+            let limit = run.first().map(|(_, throttle)| throttle.limit.limit.limit());
+            let is_admitted = limit.is_some_and(|limit| self.limiter.admit_limit(limit).is_ok());
+            std::iter::repeat_n(is_admitted, run.len())
+        });
+        admitted.collect()
     }
 
     /// Writes exactly one reply per command. `decisions` holds those of the admitted commands only, in their order.
@@ -142,7 +146,7 @@ impl<S: Backend> RespHandler<S> {
             if !admitted {
                 reply::error(out, &format!("BUSY {}", StoreError::TooManyLimits));
             } else if let Some((decision, by)) = decisions.next() {
-                throttle::write(out, throttle.limit.limit(), decision);
+                throttle.limit.write(out, decision);
                 self.tally.count_bare(decision.outcome, *by);
                 self.decisions.of_take("resp", key, (decision.outcome, *by), throttle.cost);
             } else {

@@ -70,10 +70,14 @@ fn length(out: &mut Vec<u8>, kind: u8, length: usize) {
 }
 
 fn numbered(out: &mut Vec<u8>, kind: u8, number: i64) {
-    match u8::try_from(number) {
-        // Most numbers of a reply are like that. Four bytes of known length are one store.
-        Ok(digit @ 0..=9) => out.extend_from_slice(&[kind, b'0' | digit, b'\r', b'\n']),
-        Ok(_) | Err(_) => line(out, kind, itoa::Buffer::new().format(number).as_bytes()),
+    match number {
+        // Most numbers of a reply are like these. A few bytes of known length are one store.
+        -1 => out.extend_from_slice(&[kind, b'-', b'1', b'\r', b'\n']),
+        0..=9 => {
+            let digit = u8::try_from(number).unwrap_or(0);
+            out.extend_from_slice(&[kind, b'0' | digit, b'\r', b'\n']);
+        }
+        _ => line(out, kind, itoa::Buffer::new().format(number).as_bytes()),
     }
 }
 

@@ -19,16 +19,24 @@ use tidegate_core::Refill;
 /// The limit and the cost of a `CL.THROTTLE` command.
 #[derive(Debug)]
 pub(crate) struct Throttle {
-    pub(crate) limit: Rc<NamedLimit>,
+    pub(crate) limit: Rc<KnownLimit>,
     pub(crate) cost: Cost,
+}
+
+/// A limit, with the part of its replies that is always the same.
+#[derive(Debug)]
+pub(crate) struct KnownLimit {
+    pub(crate) limit: NamedLimit,
+    /// The first two of the five numbers of a reply, if the command passes and if it is limited.
+    begins: [Vec<u8>; 2],
 }
 
 /// Caches limits by their parameters, so that each is compiled once and not for every command.
 #[derive(Debug, Default)]
 pub(crate) struct Limits {
-    known: HashMap<[i64; 3], Rc<NamedLimit>>,
+    known: HashMap<[i64; 3], Rc<KnownLimit>>,
     /// The limit of the previous command, which is nearly always that of the next one: a fast path without hashing.
-    last: Option<([i64; 3], Rc<NamedLimit>)>,
+    last: Option<([i64; 3], Rc<KnownLimit>)>,
 }
 
 /// The cache is emptied when it holds this many limits. Ordinary clients use a handful; a client that uses a new limit for
@@ -38,7 +46,7 @@ const MOST_LIMITS: usize = 4_096;
 impl Limits {
     /// The limit whose counters `DEL` deletes. Burst, count and period are not part of a counter's name, so this one stands for
     /// every limit that a `CL.THROTTLE` can name.
-    pub(crate) fn any(&mut self) -> Result<Rc<NamedLimit>, String> {
+    pub(crate) fn any(&mut self) -> Result<Rc<KnownLimit>, String> {
         self.limit([0, 1, 1])
     }
 
@@ -60,14 +68,14 @@ impl Limits {
         Ok(Throttle { limit: self.limit(parameters)?, cost: cost.into() })
     }
 
-    fn limit(&mut self, parameters: [i64; 3]) -> Result<Rc<NamedLimit>, String> {
+    fn limit(&mut self, parameters: [i64; 3]) -> Result<Rc<KnownLimit>, String> {
         if let Some((_, limit)) = self.last.as_ref().filter(|(known, _)| *known == parameters) {
             return Ok(Rc::clone(limit));
         }
         let limit = match self.known.get(&parameters) {
             Some(limit) => Rc::clone(limit),
             None => {
-                let limit = Rc::new(NamedLimit::new(compiled(parameters)?));
+                let limit = Rc::new(KnownLimit::new(compiled(parameters)?));
                 if self.known.len() >= MOST_LIMITS {
                     self.known.clear();
                 }
@@ -116,20 +124,36 @@ fn compiled([burst, count, period]: [i64; 3]) -> Result<Limit, String> {
     Limit::new(count, period, algorithm).map_err(|error| format!("ERR {error}"))
 }
 
-/// Writes the five numbers of the reply.
-pub(crate) fn write(out: &mut Vec<u8>, limit: &Limit, decision: &Decision) {
-    let (limited, retry) = match decision.outcome {
-        Outcome::Allow | Outcome::Delay(_) => (0, -1),
-        Outcome::Deny(Retry::After(wait)) => (1, seconds(wait)),
-        Outcome::Deny(Retry::Never) => (1, -1),
-    };
-    let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-    reply::list(out, 5);
-    reply::integer(out, limited);
-    reply::integer(out, whole(limit.capacity()));
-    reply::integer(out, whole(decision.remaining));
-    reply::integer(out, retry);
-    reply::integer(out, decision.reset.map_or(0, seconds));
+impl KnownLimit {
+    fn new(limit: Limit) -> Self {
+        let begin = |limited: i64| {
+            let mut begin = vec![];
+            reply::list(&mut begin, 5);
+            reply::integer(&mut begin, limited);
+            reply::integer(&mut begin, whole(limit.capacity()));
+            begin
+        };
+        let begins = [begin(0), begin(1)];
+        Self { limit: NamedLimit::new(limit), begins }
+    }
+
+    /// Writes the five numbers of the reply.
+    pub(crate) fn write(&self, out: &mut Vec<u8>, decision: &Decision) {
+        let [passes, limited] = &self.begins;
+        let (begin, retry) = match decision.outcome {
+            Outcome::Allow | Outcome::Delay(_) => (passes, -1),
+            Outcome::Deny(Retry::After(wait)) => (limited, seconds(wait)),
+            Outcome::Deny(Retry::Never) => (limited, -1),
+        };
+        out.extend_from_slice(begin);
+        reply::integer(out, whole(decision.remaining));
+        reply::integer(out, retry);
+        reply::integer(out, decision.reset.map_or(0, seconds));
+    }
+}
+
+fn whole(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// Whole seconds, rounded up, after fractions of a millisecond are cut off: as redis-cell rounds.
