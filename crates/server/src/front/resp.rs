@@ -14,6 +14,7 @@ mod handler;
 mod hello;
 #[cfg(test)]
 mod panics;
+mod repeated;
 mod reply;
 mod session;
 mod throttle;

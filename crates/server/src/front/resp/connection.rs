@@ -9,8 +9,10 @@
 //! queueing).
 
 use super::handler::{AfterCommand, Batch, RespHandler};
+use super::repeated::Repeated;
 use super::reply;
 use super::session::Session;
+use super::throttle::Throttle;
 use super::wire::{self, CommandBound, ProtocolError, Read, Words};
 use crate::backend::Backend;
 use crate::bounds;
@@ -35,6 +37,25 @@ struct Counts {
 
 /// Any other command takes as long as this many `CL.THROTTLE` of a batch.
 const OTHER_COMMAND: usize = 4;
+
+/// The commands of the input, one after the other.
+struct Commands<'b> {
+    here: &'b [u8],
+    /// Bytes that were read.
+    used: usize,
+    /// The words of the last command, unless it was a repeated one.
+    words: Words<'b>,
+    last: Option<Repeated<'b>>,
+}
+
+/// What was read.
+enum NextCommand<'b> {
+    /// `CL.THROTTLE`, or the error that is the reply to one.
+    Throttle(Result<(&'b [u8], Throttle), String>),
+    Other,
+    /// An empty line or list.
+    Nothing,
+}
 
 /// Why the answering of input stopped.
 enum Stop {
@@ -140,6 +161,41 @@ fn refuse(error: ProtocolError, place: &ListenerContext, out: &mut Vec<u8>) {
     reply::error(out, &format!("ERR {error}"));
 }
 
+impl<'b> Commands<'b> {
+    /// Reads the next command.
+    fn next<S: Backend>(
+        &mut self,
+        handler: &RespHandler<S>,
+        session: &Session,
+    ) -> Result<NextCommand<'b>, Stop> {
+        let rest = self.here.get(self.used..).unwrap_or_default();
+        if let Some(last) = &self.last
+            && let Some((key, length)) = last.next(rest)
+        {
+            self.used = self.used.saturating_add(length);
+            return Ok(NextCommand::Throttle(Ok((key, last.throttle().clone()))));
+        }
+        let is_known = session.role.is_some();
+        let most = if is_known { CommandBound::KNOWN } else { CommandBound::UNKNOWN };
+        let length = match wire::read(rest, most, &mut self.words) {
+            Err(error) => return Err(Stop::Refuse(error)),
+            Ok(Read::More(least)) => return Err(Stop::More(least)),
+            Ok(Read::Nothing(length)) => {
+                self.used = self.used.saturating_add(length);
+                return Ok(NextCommand::Nothing);
+            }
+            Ok(Read::Command(length)) => length,
+        };
+        self.used = self.used.saturating_add(length);
+        let throttle = handler.throttle(&self.words, session);
+        self.last = match &throttle {
+            Some(Ok((_, throttle))) => Repeated::new(rest, length, &self.words, throttle),
+            Some(Err(_)) | None => None,
+        };
+        Ok(throttle.map_or(NextCommand::Other, NextCommand::Throttle))
+    }
+}
+
 /// Answers the commands that have arrived.
 async fn answer<S: Backend>(
     (handler, place): (&RespHandler<S>, &ListenerContext),
@@ -148,31 +204,26 @@ async fn answer<S: Backend>(
     (out, most_out): (&mut Vec<u8>, usize),
     counts: &mut Counts,
 ) -> Progress {
-    let mut used = 0;
-    let mut words = Words::new();
+    let mut commands = Commands { here, used: 0, words: Words::new(), last: None };
     let mut batch = Batch::new();
     let stop = loop {
-        let rest = here.get(used..).unwrap_or_default();
-        let most = if session.role.is_some() { CommandBound::KNOWN } else { CommandBound::UNKNOWN };
-        match wire::read(rest, most, &mut words) {
-            Err(error) => break Stop::Refuse(error),
-            Ok(Read::More(least)) => break Stop::More(least),
-            Ok(Read::Nothing(length)) => {
-                used = used.saturating_add(length);
+        let throttle = match commands.next(handler, session) {
+            Err(stop) => break stop,
+            Ok(NextCommand::Nothing) => {
                 counts.empty = counts.empty.saturating_add(1);
                 if counts.empty > bounds::RESP_EMPTY {
                     break Stop::Refuse(ProtocolError::TooManyEmpty);
                 }
                 continue;
             }
-            Ok(Read::Command(length)) => used = used.saturating_add(length),
-        }
+            Ok(NextCommand::Throttle(throttle)) => Some(throttle),
+            Ok(NextCommand::Other) => None,
+        };
         counts.empty = 0;
         if counts.quantum == 0 {
             place.long_work.pass(PIECE).await;
             counts.quantum = bounds::RESP_BATCH;
         }
-        let throttle = handler.throttle(&words, session);
         counts.quantum =
             counts.quantum.saturating_sub(if throttle.is_some() { 1 } else { OTHER_COMMAND });
         match throttle {
@@ -187,7 +238,7 @@ async fn answer<S: Backend>(
                 batch.clear();
                 if let Some(Err(error)) = other {
                     reply::error(out, &error);
-                } else if handler.run(&words, session, out).await == AfterCommand::Close {
+                } else if handler.run(&commands.words, session, out).await == AfterCommand::Close {
                     break Stop::Close;
                 }
             }
@@ -202,5 +253,5 @@ async fn answer<S: Backend>(
     };
     // The commands before a protocol error are answered before the error.
     handler.decide(&batch, out).await;
-    Progress { used, stop }
+    Progress { used: commands.used, stop }
 }

@@ -17,7 +17,7 @@ use tidegate::{Algorithm, Cost, Decision, Limit, NamedLimit, Outcome, Retry, Spa
 use tidegate_core::Refill;
 
 /// The limit and the cost of a `CL.THROTTLE` command.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Throttle {
     pub(crate) limit: Rc<KnownLimit>,
     pub(crate) cost: Cost,

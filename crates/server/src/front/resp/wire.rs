@@ -154,11 +154,17 @@ fn read_list<'b>(
 /// reads all others.
 #[inline]
 fn short_bulk(input: &[u8], at: usize, most: CommandBound) -> Option<Bulk<'_>> {
-    let (length, rest) = short_length(input.get(at..)?.strip_prefix(b"$")?)?;
-    let (word, rest) = rest.split_at_checked(length)?;
-    let rest = rest.strip_prefix(b"\r\n")?;
+    let (word, rest) = short_word(input.get(at..)?)?;
     let end = input.len().wrapping_sub(rest.len()); // `rest` is the end of `input`
-    (length <= most.bulk && end <= most.bytes).then_some(Bulk::Word(word, end))
+    (word.len() <= most.bulk && end <= most.bytes).then_some(Bulk::Word(word, end))
+}
+
+/// A bulk string of 1 to 99 bytes, and what follows it.
+#[inline]
+pub(super) fn short_word(input: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = short_length(input.strip_prefix(b"$")?)?;
+    let (word, rest) = rest.split_at_checked(length)?;
+    Some((word, rest.strip_prefix(b"\r\n")?))
 }
 
 /// A length of one or two digits, and what follows its line.
