@@ -212,7 +212,8 @@ part only prints its results. `--only TEXT` selects cases by name (`core`, `floo
 | `embedded` | The table in memory |
 | `policy` | A full check behind tower |
 | `http`, `resp`, `grpc` | A check over HTTP, RESP, gRPC |
-| `redis` | The store on Redis |
+| `redis`, `leases`, `memcached`, `durable` | The stores on Redis (and leases), on memcached, and in a file |
+| `top-keys` | The cost of top keys |
 | `proxy` | The reverse proxy; it also draws the plots of [docs/reverse-proxy.md](docs/reverse-proxy.md) |
 | `flood`, `full-cost` | none: they print what a flood of unknown keys does to other clients |
 
