@@ -6,7 +6,8 @@
 //! ```
 //!
 //! It answers "since when is this client refused, by which rule, how often". A ring is bounded in entries and in bytes; when it is
-//! full, the quarter that was refused least recently makes room. A key that is not refused for ten minutes begins anew when it is
+//! full, the quarter that was refused least recently makes room, at most once a second. So a flood of keys costs one look into the
+//! ring for each refusal, and does not push a client out that is refused again and again. A key that is not refused for ten minutes begins anew when it is
 //! refused again: "since when" is about the refusals that a client sees now.
 //!
 //! Keys are shown as the settings say. To find a person all the same, each entry has keyed hashes of its values, under a key that this
@@ -53,6 +54,9 @@ struct Ring {
     entries: HashMap<(u64, bool), RingEntry, FastHash>,
     bytes: usize,
     room: usize,
+    /// When entries made room for the last time, and until when no key is added since then. In Unix time.
+    made_room_ms: u64,
+    closed_until_ms: u64,
 }
 
 struct RingEntry {
@@ -100,6 +104,8 @@ pub(crate) struct DeniedKey {
 
 /// A key that was not refused for so long begins anew.
 const SILENCE_MS: u64 = 600_000;
+/// How often a full ring makes room.
+const MAKES_ROOM_EVERY_MS: u64 = 1_000;
 /// Entries of all rings together.
 const MOST_ENTRIES: usize = 4_096;
 /// Bytes of an entry apart from its texts.
@@ -126,7 +132,10 @@ impl RecentDenials {
     /// A ring for one more worker, with this much memory.
     pub(crate) fn ring(&self, room: usize) -> Option<DenialRing> {
         let all = Arc::clone(self.0.as_ref()?);
-        let ring = Arc::new(Mutex::new(Ring { entries: HashMap::default(), bytes: 0, room }));
+        let [made_room_ms, closed_until_ms] = [0; 2];
+        let entries = HashMap::default();
+        let ring = Ring { entries, bytes: 0, room, made_room_ms, closed_until_ms };
+        let ring = Arc::new(Mutex::new(ring));
         all.rings().push(Arc::clone(&ring));
         Some(DenialRing { all, ring })
     }
@@ -221,6 +230,9 @@ impl DenialRing {
             denied.retry_after_ms = new.retry_after_ms;
             return;
         }
+        if now < ring.closed_until_ms {
+            return;
+        }
         let (pairs, identity) = key();
         let entry = self.all.entry(new, &pairs, identity);
         ring.insert(print, entry);
@@ -272,10 +284,13 @@ impl Ring {
         let is_full = |ring: &Self| {
             ring.bytes.saturating_add(bytes) > ring.room || ring.entries.len() >= MOST_ENTRIES
         };
-        if is_full(self) {
+        let now = entry.denied.last_ms;
+        if is_full(self) && now.saturating_sub(self.made_room_ms) >= MAKES_ROOM_EVERY_MS {
             self.drop_oldest();
+            self.made_room_ms = now;
         }
         if is_full(self) {
+            self.closed_until_ms = self.made_room_ms.saturating_add(MAKES_ROOM_EVERY_MS);
             return;
         }
         self.bytes = self.bytes.saturating_add(bytes);
@@ -502,6 +517,24 @@ mod tests {
         let newest = kept.recent.newest(9_999);
         assert!((60..600).contains(&newest.len()), "{}", newest.len());
         assert!(newest[0].key[0].1.ends_with("4999"));
+    }
+
+    #[test]
+    fn a_flood_within_a_second_adds_no_more_keys_than_fit_and_keeps_those_that_are_refused_again() {
+        let kept = Kept::new(KeyForm::Clear, 64 << 10);
+        let number_of = |user: &str| kept.recent.matching(&[("user", user)]).len();
+        [(); 2].iter().for_each(|()| kept.refuse("users", &[("user", "alice")]));
+        for number in 0..5_000 {
+            kept.refuse("users", &[("user", &format!("user {number:050}"))]);
+        }
+        kept.refuse("users", &[("user", "alice")]);
+        let full = kept.recent.newest(9_999);
+        assert_eq!(kept.recent.matching(&[("user", "alice")])[0].denials, 3);
+        kept.refuse("users", &[("user", "bob")]);
+        assert_eq!((kept.recent.newest(9_999), number_of("bob")), (full, 0));
+        kept.later(1);
+        kept.refuse("users", &[("user", "bob")]);
+        assert_eq!((number_of("bob"), number_of("alice")), (1, 1));
     }
 
     #[test]
