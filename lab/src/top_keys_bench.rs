@@ -61,7 +61,10 @@ const TEXT: &str = "\
 Processor time of a server for each request, in nanoseconds, with the default `--top-keys-memory 4MiB`; the peer is the same server with
 `--top-keys-memory 0`, in the same run. 50 connections in a closed loop, keys in random order: a million of them, so that keys replace each
 other all the time, or a thousand. `http-check` is `POST /v1/check`, `resp-pipe64` is `CL.THROTTLE` with 64 commands in a pipeline, and
-`resp-check16` is `TG.CHECK` with 16. Of the requests of `refused`, nearly all are refused, so recent refusals are noted too.";
+`resp-check16` is `TG.CHECK` with 16. Of the requests of `refused`, nearly all are refused, so recent refusals are noted too.
+
+The least that counting can cost is to hash the key and to add to its bucket. Beside the work of a server, that alone takes 28 ns, which is
+5 % of a pipelined `CL.THROTTLE`.";
 
 pub(crate) fn run(options: &LoadOptions) -> Result<(), String> {
     let tidegate = install::tidegate(options.tidegate.as_deref())?;
