@@ -17,7 +17,11 @@ that it was inlined into.
 - `tower-`: a request through the tower layer, as in \"A full check behind tower\", including what the benchmark itself does to build the
   request. `tower_governor` is the peer there.
 - `resp-`: one command of a pipeline of 64. `http-`: one `POST /v1/check`. `grpc-`: one `ShouldRateLimit` call. All of it in the server with
-  its default settings, without the kernel.";
+  its default settings, without the kernel.
+
+Of a take in a batch, 45 instructions are the ten rounds of AES that keep clients from choosing keys that collide, and 50 compare the seven
+tags of a bucket. A service that does nothing but put one value into the extensions of a request and write two header fields that are ready
+needs 3,632 in the loop of `tower-`: that is the least, before anything is read or decided.";
 
 /// How much a row may grow, in percent.
 const TOLERATED: u64 = 5;
