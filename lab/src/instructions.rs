@@ -1,7 +1,7 @@
 //! How many instructions a decision takes, counted by valgrind's callgrind.
 //!
-//! Times on a shared machine vary by tens of percent, and their ratios differ between kinds of processors. A count does neither: the
-//! same program needs the same instructions everywhere. So a row that grew is found without a quiet machine.
+//! Times on a shared machine vary by tens of percent, and their ratios differ between kinds of processors. A count hardly does: the
+//! same program needs nearly the same instructions everywhere. So a row that grew is found without a quiet machine.
 //!
 //! ```text
 //!   run A      start of the process + warm-up +  1,000 decisions   =  41,200,000 instructions

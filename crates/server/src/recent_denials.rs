@@ -54,9 +54,10 @@ struct Ring {
     entries: HashMap<(u64, bool), RingEntry, FastHash>,
     bytes: usize,
     room: usize,
-    /// When entries made room for the last time, and until when no key is added since then. In Unix time.
+    /// When entries made room for the last time, in Unix time.
     made_room_ms: u64,
-    closed_until_ms: u64,
+    /// A new entry had no room since then.
+    is_full: bool,
 }
 
 struct RingEntry {
@@ -132,10 +133,7 @@ impl RecentDenials {
     /// A ring for one more worker, with this much memory.
     pub(crate) fn ring(&self, room: usize) -> Option<DenialRing> {
         let all = Arc::clone(self.0.as_ref()?);
-        let [made_room_ms, closed_until_ms] = [0; 2];
-        let entries = HashMap::default();
-        let ring = Ring { entries, bytes: 0, room, made_room_ms, closed_until_ms };
-        let ring = Arc::new(Mutex::new(ring));
+        let ring = Arc::new(Mutex::new(Ring::new(room)));
         all.rings().push(Arc::clone(&ring));
         Some(DenialRing { all, ring })
     }
@@ -230,7 +228,7 @@ impl DenialRing {
             denied.retry_after_ms = new.retry_after_ms;
             return;
         }
-        if now < ring.closed_until_ms {
+        if ring.is_full && !ring.may_make_room(now) {
             return;
         }
         let (pairs, identity) = key();
@@ -279,18 +277,27 @@ impl DenialRings {
 // === impl Ring ===
 
 impl Ring {
+    fn new(room: usize) -> Self {
+        Self { entries: HashMap::default(), bytes: 0, room, made_room_ms: 0, is_full: false }
+    }
+
+    /// Whether entries may make room again. The clock may have been set back since they last did.
+    const fn may_make_room(&self, now: u64) -> bool {
+        now.abs_diff(self.made_room_ms) >= MAKES_ROOM_EVERY_MS
+    }
+
     fn insert(&mut self, print: (u64, bool), entry: RingEntry) {
         let bytes = entry.bytes();
-        let is_full = |ring: &Self| {
+        let has_no_room = |ring: &Self| {
             ring.bytes.saturating_add(bytes) > ring.room || ring.entries.len() >= MOST_ENTRIES
         };
         let now = entry.denied.last_ms;
-        if is_full(self) && now.saturating_sub(self.made_room_ms) >= MAKES_ROOM_EVERY_MS {
+        if has_no_room(self) && self.may_make_room(now) {
             self.drop_oldest();
             self.made_room_ms = now;
         }
-        if is_full(self) {
-            self.closed_until_ms = self.made_room_ms.saturating_add(MAKES_ROOM_EVERY_MS);
+        self.is_full = has_no_room(self);
+        if self.is_full {
             return;
         }
         self.bytes = self.bytes.saturating_add(bytes);
@@ -535,6 +542,18 @@ mod tests {
         kept.later(1);
         kept.refuse("users", &[("user", "bob")]);
         assert_eq!((number_of("bob"), number_of("alice")), (1, 1));
+    }
+
+    #[test]
+    fn a_full_list_takes_new_keys_also_after_the_clock_was_set_back() {
+        let kept = Kept::new(KeyForm::Clear, 64 << 10);
+        for number in 0..5_000 {
+            kept.refuse("users", &[("user", &format!("user {number:050}"))]);
+        }
+        kept.clock.set(Timestamp::from_nanos((START_MS - 3_600_000) * 1_000_000));
+        kept.recent.tick();
+        kept.refuse("users", &[("user", "bob")]);
+        assert_eq!(kept.rules(&[("user", "bob")]), ["users"]);
     }
 
     #[test]

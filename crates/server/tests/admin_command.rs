@@ -141,7 +141,10 @@ fn each_question_is_one_command() {
         assert!(out.contains(part), "{question}\n{out}");
     }
     let most = desk.top(&["--once"]);
-    assert!(most.out.contains("alice"), "who is refused most?\n{most:?}");
+    assert!(
+        most.out.contains("alice"),
+        "`tidegate top --once` does not list the client that is refused most\n{most:?}"
+    );
     let out = desk.ok(&["who", "user=alice"]);
     for part in [
         "100/h",

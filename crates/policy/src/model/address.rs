@@ -235,8 +235,8 @@ impl AddressKey {
             let _ = write!(text, "{self}");
             return text;
         };
-        // Four bytes are written for each octet, and the next octet begins after those that count. That takes a fifth of the
-        // instructions of a text that is put together character by character.
+        // Four bytes are written for each octet, and the next octet begins after those that belong to the text. That needs fewer
+        // instructions than a text that is put together character by character.
         let (mut bytes, mut end) = ([0; 16], 0_usize);
         for octet in address.octets() {
             let digit = |digit: u8| b'0'.wrapping_add(digit % 10);

@@ -173,7 +173,7 @@ impl<S: Backend> RespHandler<S> {
             Ok(limit) => limit,
             Err(error) => return reply::error(out, &error),
         };
-        match self.limiter.reset_named(words, &limit.limit).await {
+        match self.limiter.reset_named(words, &limit.named).await {
             Ok(states) => {
                 // The audit log keeps how many keys there were and not the keys, which may be secrets.
                 let details = json!({ "command": "DEL", "keys": words.len(), "states": states });

@@ -115,7 +115,7 @@ impl<S: Backend> RespHandler<S> {
         let admitted = self.admit_limits(batch);
         let mut takes = SmallVec::<[NamedTake<'_>; 4]>::with_capacity(batch.len());
         for ((key, throttle), _) in batch.iter().zip(&admitted).filter(|(_, admitted)| **admitted) {
-            takes.push(NamedTake { key, limit: &throttle.limit.limit, cost: throttle.cost });
+            takes.push(NamedTake { key, limit: &throttle.limit.named, cost: throttle.cost });
         }
         let decisions = self.limiter.take_named(&takes).await;
         self.write_each(batch, &admitted, decisions.as_deref().unwrap_or_default(), out);
@@ -126,7 +126,7 @@ impl<S: Backend> RespHandler<S> {
     fn admit_limits(&self, batch: &[(&[u8], Throttle)]) -> SmallVec<[bool; 4]> {
         let runs = batch.chunk_by(|(_, one), (_, next)| Rc::ptr_eq(&one.limit, &next.limit));
         let admitted = runs.flat_map(|run| {
-            let limit = run.first().map(|(_, throttle)| throttle.limit.limit.limit());
+            let limit = run.first().map(|(_, throttle)| throttle.limit.named.limit());
             let is_admitted = limit.is_some_and(|limit| self.limiter.admit_limit(limit).is_ok());
             std::iter::repeat_n(is_admitted, run.len())
         });

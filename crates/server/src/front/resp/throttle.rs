@@ -26,7 +26,7 @@ pub(crate) struct Throttle {
 /// A limit, with the part of its replies that is always the same.
 #[derive(Debug)]
 pub(crate) struct KnownLimit {
-    pub(crate) limit: NamedLimit,
+    pub(crate) named: NamedLimit,
     /// The first two of the five numbers of a reply, if the command passes and if it is limited.
     begins: [Vec<u8>; 2],
 }
@@ -99,7 +99,7 @@ fn number(word: &[u8]) -> Result<i64, String> {
     })
 }
 
-/// A number of so few digits that it cannot overflow: nearly every number of a command, in a third of the instructions.
+/// A number of so few digits that it cannot overflow: nearly every number of a command.
 fn plain_digits(word: &[u8]) -> Option<i64> {
     if word.is_empty() || word.len() > 18 {
         return None;
@@ -134,7 +134,7 @@ impl KnownLimit {
             begin
         };
         let begins = [begin(0), begin(1)];
-        Self { limit: NamedLimit::new(limit), begins }
+        Self { named: NamedLimit::new(limit), begins }
     }
 
     /// Writes the five numbers of the reply.
