@@ -64,7 +64,7 @@ BUILT := $${CARGO_TARGET_DIR:-$(CURDIR)/target}/debug
 TESTED := --workspace --features tidegate/memcached,tidegate/metrics,tidegate/redis,tidegate/testing,tidegate/tower
 
 test: deps ## Run all tests: unit tests, property tests, timelines, examples, real servers, model checks, mutants
-	TIDEGATE="$(BUILT)/tidegate" $(CARGO) test $(TESTED) --quiet
+	TIDEGATE="$(BUILT)/tidegate" $(CARGO) test $(TESTED) --quiet --no-fail-fast
 	$(MAKE) --no-print-directory models
 	"$(BUILT)/lab" mutants
 

@@ -2,10 +2,10 @@
 
 use super::{read, rust_files};
 
-/// Most functions fit on a third of a screen, and all on one.
-const NINE_OF_TEN: usize = 18;
+/// A function fits on one screen.
 const LONGEST_FUNCTION: usize = 60;
-const LONGEST_FILE: usize = 500;
+/// A longer file should be two.
+const LONGEST_FILE: usize = 600;
 
 /// The files of source that are not tests, with their text before the tests at the end.
 fn sources() -> Vec<(String, String)> {
@@ -44,26 +44,20 @@ fn functions(text: &str) -> Vec<(&str, usize)> {
 }
 
 #[test]
-fn functions_are_short() {
+fn functions_fit_on_a_screen() {
     let sources = sources();
-    let mut lengths = Vec::new();
+    let mut seen = 0;
     let mut long = Vec::new();
     for (file, text) in &sources {
         for (name, length) in functions(text) {
-            lengths.push(length);
+            seen += 1;
             if length > LONGEST_FUNCTION {
                 long.push(format!("{file}: {name} has {length} lines"));
             }
         }
     }
-    assert!(lengths.len() > 1_000, "only {} functions were found", lengths.len());
-    lengths.sort_unstable();
-    let tenth = lengths[lengths.len() * 9 / 10];
+    assert!(seen > 1_000, "only {seen} functions were found");
     assert!(long.is_empty(), "longer than {LONGEST_FUNCTION} lines:\n{}", long.join("\n"));
-    assert!(
-        tenth <= NINE_OF_TEN,
-        "nine functions of ten have up to {tenth} lines, not {NINE_OF_TEN}"
-    );
 }
 
 #[test]
