@@ -13,8 +13,10 @@ async fn node(url: &str) -> Result<Limiter<Redis>, Box<dyn Error>> {
         Policy::parse("{ version: 1, rules: [{ name: api, key: [user], limits: [10/h] }] }")?;
     // Created by the first node. On another machine, copy the file of the first.
     let secret = Secret::load_or_create(Path::new("tidegate.secret"))?;
-    // The default is 50 ms. This example prefers a late answer to none, so that it shows the same on a busy machine.
-    let settings = RedisSettings { timeout: Span::from_secs(10), ..RedisSettings::new(url) };
+    // The defaults are 50 ms and 1 s. This example prefers a late answer to none, so that it shows the same on a busy machine.
+    let patience = Span::from_secs(60);
+    let settings =
+        RedisSettings { timeout: patience, connect_timeout: patience, ..RedisSettings::new(url) };
     let store = Redis::connect(&settings, &secret).await?;
     Ok(Limiter::new(policy, store, secret, Clock::system())?)
 }

@@ -5,6 +5,7 @@
 mod support;
 
 use std::process::{Command, Output};
+use support::upstream::free_address;
 use support::{Server, folder};
 
 fn check(arguments: &[&str]) -> Output {
@@ -75,8 +76,7 @@ fn a_policy_file_is_asked_without_a_server() {
 fn what_cannot_be_asked_is_told() {
     let server = Server::start(&[]);
     let url = format!("http://{}", server.http);
-    // No program listens on a port that was free a moment ago.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = free_address();
     for (arguments, part) in [
         (vec!["--server", "http://127.0.0.1:1", "ip=1.2.3.4"], "is it running?"),
         (vec!["--server", &format!("http://{free}"), "ip=1.2.3.4"], "is it running?"),

@@ -188,6 +188,9 @@ fn five_hundred_slow_ones_hold_nobody_up() {
 }
 
 // === the number of connections ===
+//
+// A connection for which there is no room is accepted, and closed without an answer. A client that has sent something by then sees
+// a reset.
 
 /// The default policy trusts loopback, and trusted peers have another maximum.
 const TRUSTS_NOBODY: &str = "{ version: 1, rules: [{ name: a, key: [ip], limits: [15/s] }] }";

@@ -4,23 +4,19 @@
 
 mod support;
 
-use std::process::Command;
 use support::memcached::Memcached;
-use support::{Server, passed_together};
+use support::{Server, passed_together, tidegate};
 
 const LIMITED: &str =
     "{ name: per-client, key: [ip], limits: [{ rate: 10/9600h, algorithm: fixed_window }] }";
-/// Long timeouts, because the machine may be busy.
-const PATIENT: [&str; 6] =
-    ["--memcached-timeout", "10s", "--memcached-connect-timeout", "30s", "--cluster-nodes", "2"];
-
 fn flags(memcached: &Memcached, rules: &str) -> Vec<String> {
     let (secret, policy) = (memcached.folder.join("secret"), memcached.folder.join("policy.yaml"));
     std::fs::write(&policy, format!("version: 1\nrules: [{rules}]\n")).unwrap();
     let [secret, policy] = [secret, policy].map(|path| path.to_str().unwrap().to_owned());
     let url = memcached.url();
-    let flags = ["--store", &url, "--secret-file", &secret, "--policy", &policy];
-    flags.into_iter().chain(PATIENT).map(str::to_owned).collect()
+    let flags =
+        ["--store", &url, "--secret-file", &secret, "--policy", &policy, "--cluster-nodes", "2"];
+    flags.map(str::to_owned).to_vec()
 }
 
 fn server(memcached: &Memcached, rules: &str) -> Server {
@@ -47,7 +43,7 @@ fn a_limit_that_memcached_cannot_count_is_refused_at_the_start_and_by_the_check(
     let log = "{ name: logins, key: [ip], limits: [{ rate: 5/min, algorithm: sliding_log }] }";
     let run = |purpose: Option<&str>, rules: &str| {
         let data = memcached.folder.join("data");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let mut command = tidegate();
         let ports =
             ["--http-listen", "127.0.0.1:0", "--grpc-listen", "off", "--resp-listen", "off"];
         command.arg("serve").args(purpose).args(flags(&memcached, rules)).args(ports);

@@ -3,6 +3,9 @@
 //!
 //! The story: a server was started with `ulimit -n 200`. 260 idle connections on one listener used up the limit. From
 //! then on, no other listener accepted a connection, not even the admin listener, while `/ready` still said "ready".
+//!
+//! What a client of a full listener sees: its connection is accepted, and closed without an answer. If the client has sent
+//! something by then, this is a reset. It is not refused.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,23 +23,7 @@ use std::process::Command;
 use support::http1::Wire;
 use support::{Server, connect};
 
-/// No connection of these tests is closed for being idle, however slow the machine is.
-const PATIENT: [&str; 14] = [
-    "--workers",
-    "2",
-    "--http-idle-timeout",
-    "1h",
-    "--http-header-timeout",
-    "1h",
-    "--grpc-idle-timeout",
-    "1h",
-    "--grpc-header-timeout",
-    "1h",
-    "--resp-idle-timeout",
-    "1h",
-    "--resp-command-timeout",
-    "1h",
-];
+const WORKERS: [&str; 2] = ["--workers", "2"];
 /// More than all files that the server may open.
 const IDLE: usize = 260;
 
@@ -53,7 +40,7 @@ fn reasons(server: &Server) -> String {
 
 #[test]
 fn idle_connections_on_one_listener_do_not_starve_the_others() {
-    let server = Server::start_with_files(200, &PATIENT);
+    let server = Server::start_with_files(200, &WORKERS);
     for flooded in [server.resp, server.grpc, server.http] {
         let mut idle = idle(flooded);
         server.until("it says that files are used up", |server| {
@@ -84,8 +71,7 @@ fn idle_connections_on_one_listener_do_not_starve_the_others() {
             assert_eq!(&pong, b"+PONG\r\n");
         }
         drop((idle, others));
-        server
-            .until("it is ready again", |server| server.get("/ready").json()["status"] == "ready");
+        server.until("it is ready again", |server| server.get("/ready").body.contains("\"ready\""));
     }
     let log = server.log();
     assert!(log.contains("200 open files leave room for 152 connections"), "{log}");
@@ -93,10 +79,10 @@ fn idle_connections_on_one_listener_do_not_starve_the_others() {
 }
 
 /// If the limit is lowered while the server runs, or the whole machine has no files left, connections still cannot be
-/// accepted.
+/// accepted. They are neither closed nor refused: they wait until there is room.
 #[test]
 fn ready_says_when_connections_are_not_accepted() {
-    let server = Server::start(&PATIENT);
+    let server = Server::start(&WORKERS);
     let mut wire = Wire::to(server.http);
     let mut ready = || {
         wire.send(b"GET /ready HTTP/1.1\r\nhost: t\r\n\r\n");

@@ -188,6 +188,7 @@ fn what_a_shed_request_took_is_given_back() {
     assert_eq!(classes(&server)["hasty"]["shed"]["waited_too_long"], 15);
     // Of ten an hour, none is used.
     running[0].answer.send(OK).unwrap();
+    server.until("a seat is free", |server| classes(server)["low"]["in_flight"] == 2);
     let mut passes = send(&server, "/counted", &HASTY);
     held.recv().unwrap().answer.send(OK).unwrap();
     let reply = passes.receive().unwrap().unwrap();

@@ -171,7 +171,7 @@ fn waiting_requests_are_answered_when_the_server_stops() {
     });
     let policy = "{ version: 1, rules: [{ name: all, key: [], on_limit: { delay: { max_wait: 1h } }, limits: [{ rate: 2/h, algorithm: leaky_bucket, queue: 10 }] }] }";
     let store = redis.url();
-    let flags = ["--store", store.as_str(), "--redis-timeout", "10s", "--drain-timeout", "4s"];
+    let flags = ["--store", store.as_str(), "--drain-timeout", "4s"];
     let flags = [&LISTEN[..], &["--proxy-upstream", &url], &flags].concat();
     let mut server = Server::with_policy(policy, &flags);
     let peeked = |server: &Server| server.post("/v1/peek", "{\"attributes\":{}}").json();

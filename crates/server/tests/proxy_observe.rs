@@ -482,7 +482,7 @@ impl Logged {
 
     /// The lines of the log, once there are this many.
     fn lines(&self, count: usize) -> Vec<Value> {
-        let text = || std::fs::read_to_string(&self.path).unwrap();
+        let text = || support::whole_lines(&self.path);
         self.server.until(&format!("{count} lines"), |_| text().lines().count() >= count);
         let text = text();
         assert_eq!(text.lines().count(), count, "{text}");

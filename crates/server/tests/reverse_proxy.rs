@@ -20,6 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use support::http1::Wire;
 use support::http2::{Answer, Two};
+use support::upstream::free_address;
 use support::{Reply, Server, connect, request};
 
 const OPEN: &str = "
@@ -325,7 +326,7 @@ fn a_websocket_passes_in_both_directions() {
 /// A request that could not be sent is sent to another server, and a server that refuses connections gets no more of them.
 #[test]
 fn a_dead_server_costs_no_request() {
-    let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let dead = free_address();
     let upstreams = [Upstream::echo(), Upstream::echo()];
     let folder = support::folder("routes");
     let path = folder.join("routes.yaml");

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use support::authority::Authority;
 use support::redis::Redis;
-use support::{Server, folder, write_private};
+use support::{Server, folder, tidegate, write_private};
 
 /// Ports that the system chooses, so that the checks of several tests do not meet.
 const PORTS: [&str; 8] = [
@@ -34,7 +34,7 @@ fn check(flags: &[&str]) -> Output {
 }
 
 fn check_for(purpose: &str, flags: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    let mut command = tidegate();
     // Flags of a test replace those above.
     let given = |name: &str| flags.contains(&name);
     let ports = PORTS.chunks(2).filter(|pair| !given(pair[0])).flatten();

@@ -20,18 +20,15 @@ use std::io::{ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::{Reply, Server, pause};
 
 const POLICY: &str = "{ version: 1, rules: [{ name: all, key: [ip], limits: [1000000000/h] }] }";
 const CHECK: &str = "{\"attributes\":{\"ip\":\"203.0.113.7\"}}";
 const JSON: [(&str, &str); 1] = [("content-type", "application/json")];
 /// In these tests, only the drain timeout can expire.
-const PATIENT: [&str; 6] =
-    ["--http-idle-timeout", "1day", "--http-body-timeout", "1day", "--http-header-timeout", "1day"];
-
 fn patient(drain: &str) -> Server {
-    Server::with_policy(POLICY, &[&PATIENT[..], &["--drain-timeout", drain]].concat())
+    Server::with_policy(POLICY, &["--drain-timeout", drain])
 }
 
 /// State shared by client threads.
@@ -48,18 +45,29 @@ struct Ended {
     /// Requests that were written in time, and how many of these got no answer.
     in_time: usize,
     lost: usize,
-    /// Whether the last answer had `connection: close`, and nothing but the end followed it.
+    /// Whether the last answer had `connection: close`, and nothing but the end followed it. A connection that was idle for
+    /// [`IDLE`] is closed without a word.
     politely: bool,
 }
 
+/// How long an idle connection stays open when the server stops.
+const IDLE: Duration = Duration::from_secs(1);
+
 impl Crowd {
     /// Sends several requests at once, reads their answers, and repeats until the server closes the connection.
+    #[expect(clippy::disallowed_methods, reason = "an idle connection is closed after a second")]
     fn client(&self, address: SocketAddr, at_once: usize, pace: Duration) -> Ended {
         let mut client = Client::of(address);
         let requests = client.request("POST", "/v1/check", &JSON, CHECK).repeat(at_once);
         let mut ended = Ended::default();
+        let mut idle_since = Instant::now();
         loop {
-            client.send(&requests).unwrap();
+            let sent = client.send(&requests);
+            // This machine paused the client for so long that the server may have closed its connection.
+            if idle_since.elapsed() >= IDLE && self.signalled.load(Ordering::SeqCst) {
+                return Ended { politely: true, ..ended };
+            }
+            sent.unwrap();
             let in_time = !self.signalled.load(Ordering::SeqCst);
             let (answers, last) = self.answers(&mut client, at_once);
             if in_time {
@@ -69,6 +77,7 @@ impl Crowd {
             if let Some(politely) = last {
                 return Ended { politely, ..ended };
             }
+            idle_since = Instant::now();
             pause(pace);
         }
     }
@@ -113,7 +122,7 @@ fn deaf(server: &Server) -> TcpStream {
 #[test]
 fn whoever_had_asked_is_answered() {
     for signal in ["TERM", "INT"] {
-        let mut server = patient("10s");
+        let mut server = patient("10min");
         let (crowd, address) = (Arc::new(Crowd::default()), server.http);
         let clients = [(20, 1, 6), (4, 50, 80)].into_iter().flat_map(|(clients, at_once, pace)| {
             std::iter::repeat_n((at_once, Duration::from_millis(pace)), clients)
@@ -143,7 +152,7 @@ fn whoever_had_asked_is_answered() {
 #[test]
 fn what_waits_at_the_door_is_answered_too() {
     for _ in 0..20 {
-        let mut server = patient("10s");
+        let mut server = patient("10min");
         let mut known = Client::of(server.http);
         assert_eq!(known.post("/v1/check", CHECK).status, 200);
         server.signal("STOP");
@@ -175,10 +184,7 @@ fn what_waits_at_the_door_is_answered_too() {
 /// deadline got no answer.
 #[test]
 fn whoever_never_pauses_is_told_to_go() {
-    let mut server = Server::with_policy(
-        POLICY,
-        &[&PATIENT[..], &["--drain-timeout", "10s", "--workers", "1"]].concat(),
-    );
+    let mut server = Server::with_policy(POLICY, &["--drain-timeout", "10min", "--workers", "1"]);
     let mut clients: Vec<Client> = (0..4).map(|_| Client::of(server.http)).collect();
     let told = Arc::new(AtomicUsize::new(0));
     let writers = clients.iter().map(|client| {
@@ -211,7 +217,7 @@ fn whoever_never_pauses_is_told_to_go() {
 #[test]
 fn a_last_answer_is_not_taken_back() {
     for _ in 0..3 {
-        let server = patient("10s");
+        let server = patient("10min");
         let mut client = Client::of(server.http);
         let first = client.request("GET", "/openapi.json", &[], "").repeat(100);
         let last = client.request("GET", "/openapi.json", &[("connection", "close")], "");
@@ -278,7 +284,7 @@ fn who_says_it_twice_does_not_wait() {
 #[test]
 fn whoever_watches_is_told_that_it_drains() {
     for path in ["/ready", "/live", "/nowhere"] {
-        let mut server = patient("10s");
+        let mut server = patient("10min");
         let mut watcher = Client::of(server.http);
         assert_eq!(watcher.ask("GET", "/ready", &[], "").json()["status"], "ready");
         watcher.send(format!("GET {path} HTTP/1.1\r\n").as_bytes()).unwrap();

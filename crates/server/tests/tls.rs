@@ -200,7 +200,8 @@ fn said(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
 #[test]
 fn a_handshake_that_does_not_come_to_an_end_is_ended() {
     let authority = Authority::new();
-    let server = authority.server(&["--tls-listeners", "http,resp"]);
+    let server =
+        authority.server(&["--tls-listeners", "http,resp", "--tls-handshake-timeout", "5s"]);
     let began = Instant::now();
     // The first bytes of a TLS handshake, and nothing more.
     let silent: Vec<_> = [server.http, server.resp, server.http]
@@ -216,7 +217,7 @@ fn a_handshake_that_does_not_come_to_an_end_is_ended() {
 #[test]
 fn a_server_that_stops_does_not_wait_for_a_handshake() {
     let authority = Authority::new();
-    let mut server = authority.server(&["--drain-timeout", "1h", "--tls-handshake-timeout", "1h"]);
+    let mut server = authority.server(&["--drain-timeout", "1h"]);
     let mut stream = TcpStream::connect(server.http).unwrap();
     stream.write_all(b"\x16\x03\x01\x02\x00\x01").unwrap();
     server.signal("TERM");

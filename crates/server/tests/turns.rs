@@ -42,16 +42,7 @@ const SHORT: i64 = 16;
 
 /// Writes to a server that is stopped meanwhile.
 fn while_stopped(server: &Server, write: impl FnOnce()) {
-    server.signal("STOP");
-    let tasks = format!("/proc/{}/task", server.pid());
-    server.until("every thread has stopped", |_| {
-        let threads = std::fs::read_dir(&tasks).unwrap();
-        let state = |task: std::fs::DirEntry| {
-            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap();
-            stat.rsplit(") ").next().unwrap().starts_with('T')
-        };
-        threads.into_iter().all(|task| state(task.unwrap()))
-    });
+    server.stall();
     write();
     server.signal("CONT");
 }

@@ -18,17 +18,19 @@ use std::time::Duration;
 use support::address::{look_again, own_ip};
 use support::cluster::{Cluster, PATIENCE};
 use support::server::{ENGINES, Server};
+use support::settings;
 use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};
 use tidegate_store::testing::conformance;
-use tidegate_store::{AnsweredBy, Redis, RedisSettings, Secret, Store, StoreError, StoreHealth};
+use tidegate_store::{AnsweredBy, Redis, Secret, Store, StoreError, StoreHealth};
 
 /// The state of a key: the upper bits choose the slot.
 fn state(key: u128) -> StateId {
     StateId(key | key << 112)
 }
 
-fn hourly(amount: u64) -> Limit {
-    Limit::new(amount, Span::from_secs(3_600), Algorithm::FIXED_WINDOW).unwrap()
+/// No window of this limit ends during a test.
+fn yearly(amount: u64) -> Limit {
+    Limit::new(amount, settings::LONG, Algorithm::FIXED_WINDOW).unwrap()
 }
 
 fn plan<'l>(takes: &[(u128, &'l Limit)]) -> [Plan<'l>; 1] {
@@ -61,7 +63,7 @@ async fn plans_over_several_slots_exceed_no_limit_and_refund_everything() {
     let cluster = Cluster::start("redis").await;
     let stores = [Arc::new(cluster.store().await), Arc::new(cluster.store().await)];
     let (user, ip): (&'static Limit, &'static Limit) =
-        (Box::leak(Box::new(hourly(100))), Box::leak(Box::new(hourly(150))));
+        (Box::leak(Box::new(yearly(100))), Box::leak(Box::new(yearly(150))));
     // Three users behind two addresses; all of them want more than their limits allow.
     let tasks: Vec<_> = (0..24_u128)
         .map(|task| {
@@ -94,7 +96,7 @@ async fn plans_over_several_slots_exceed_no_limit_and_refund_everything() {
 async fn refusals_over_several_slots_are_cached() {
     let cluster = Cluster::start("redis").await;
     let store = cluster.store().await;
-    let (user, ip) = (hourly(1), hourly(100));
+    let (user, ip) = (yearly(1), yearly(100));
     let plan = plan(&[(1, &user), (1_001, &ip)]);
     assert!(store.take(&plan).await[0].as_ref().unwrap().done.passes);
     let mut cached = None;
@@ -132,7 +134,7 @@ async fn slots_that_migrate_to_a_new_server_lose_no_count_and_cause_no_error() {
 async fn an_ask_redirect_to_a_server_without_slots_is_followed() {
     let mut cluster = Cluster::start("redis").await;
     cluster.grow("redis").await;
-    let (store, limit) = (cluster.store().await, hourly(3));
+    let (store, limit) = (cluster.store().await, yearly(3));
     let key = cluster.key_on(0).await;
     cluster.begin_to_move(key, 0, 3).await;
     for passed in [true, true, true, false] {
@@ -146,7 +148,7 @@ async fn an_ask_redirect_to_a_server_without_slots_is_followed() {
 async fn a_slot_that_migrates_slowly_only_delays_its_plans() {
     let cluster = Cluster::start("redis").await;
     let store = Arc::new(cluster.store().await);
-    let limit: &'static Limit = Box::leak(Box::new(hourly(2)));
+    let limit: &'static Limit = Box::leak(Box::new(yearly(2)));
     let key = cluster.key_on(0).await;
     let take = async move |store: &Redis| {
         let other = Take::new(StateId(state(key).0 ^ (1 << 70)), limit, Cost::ONE);
@@ -176,7 +178,7 @@ async fn a_slot_that_migrates_slowly_only_delays_its_plans() {
 /// Migrates the slots of the first server while four stores count in them.
 async fn move_under_load(cluster: &Cluster, to: usize) {
     const KEYS: u128 = 64;
-    let limits: &'static [Limit; 2] = Box::leak(Box::new([hourly(50), hourly(70)]));
+    let limits: &'static [Limit; 2] = Box::leak(Box::new([yearly(50), yearly(70)]));
     let stop = Arc::new(AtomicBool::new(false));
     let mut tasks = Vec::new();
     for task in 0..4_u128 {
@@ -230,7 +232,7 @@ async fn keys(cluster: &Cluster) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_down_affects_only_its_own_slots() {
     let mut cluster = Cluster::start("redis").await;
-    let (store, limit) = (cluster.store().await, hourly(1_000_000));
+    let (store, limit) = (cluster.store().await, yearly(1_000_000));
     // A key of each server, by CLUSTER KEYSLOT.
     let here = cluster.key_on(0).await;
     let there = cluster.key_on(1).await;
@@ -265,7 +267,7 @@ async fn an_address_that_can_never_work_is_an_immediate_error() {
         ("redis+cluster://nobody:x", "nobody:x"),
         (&format!("redis+sentinel://{ip}:{port}/primary"), "unknown command"),
     ] {
-        let error = Redis::open(&RedisSettings::new(url), &Secret::new([7; 32])).await.unwrap_err();
+        let error = Redis::open(&settings::redis(url), &Secret::new([7; 32])).await.unwrap_err();
         assert!(error.to_string().contains(said), "{url}: {error}");
     }
     drop(server);
@@ -275,7 +277,7 @@ async fn an_address_that_can_never_work_is_an_immediate_error() {
 async fn another_secret_is_refused_by_a_cluster_too() {
     let cluster = Cluster::start("redis").await;
     cluster.store().await;
-    let error = Redis::open(&RedisSettings::new(&cluster.url()), &Secret::new([8; 32])).await;
+    let error = Redis::open(&settings::redis(&cluster.url()), &Secret::new([8; 32])).await;
     let error = error.unwrap_err();
     assert!(matches!(error, StoreError::OtherSecret), "{error}");
 }

@@ -14,6 +14,7 @@ mod support;
 
 use support::address::look_again;
 use support::server::{ENGINES, Server};
+use support::settings::{self, LONG};
 use tidegate_core::{
     Algorithm, Cost, Freshness, LeaseTerms, Limit, Plan, RejectedCost, Span, StateId, Take,
     TakeReceipt, Timestamp,
@@ -25,11 +26,9 @@ use tidegate_store::{
 
 /// A state is hot after eight takes within an interval. A second is long enough also on a busy machine.
 const TERMS: LeaseTerms = LeaseTerms { share: 10, interval: Span::from_secs(1), group: 7 };
-/// No window of this length ends during a test.
-const LONG: Span = Span::from_secs(400 * 86_400);
 
 async fn node(server: &Server) -> Redis {
-    let settings = RedisSettings { nodes: Some(2), ..RedisSettings::new(&server.url()) };
+    let settings = RedisSettings { nodes: Some(2), ..settings::redis(&server.url()) };
     Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap()
 }
 

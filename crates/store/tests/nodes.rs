@@ -19,18 +19,16 @@ mod support;
 
 use std::collections::BTreeMap;
 use support::server::{ENGINES, Server};
+use support::settings;
 use tidegate_core::Span;
 use tidegate_store::{NodeReport, Redis, RedisSettings, Secret, Store as _, StoreHealth as _};
 
 /// A node with this identity. It believes that it is alone until it sees others, so that a test need not wait until it has counted.
 async fn node(server: &Server, node_id: u64) -> Redis {
-    let patience = Span::from_secs(30);
     let settings = RedisSettings {
         node_id: Some(node_id),
         known_nodes: Some(1),
-        timeout: patience,
-        connect_timeout: patience,
-        ..RedisSettings::new(&server.url())
+        ..settings::redis(&server.url())
     };
     Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap()
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 use support::address::look_again;
 use support::hammer::Keys;
 use support::server::{ENGINES, Server};
-use support::{hammer, timelines, twin};
+use support::{hammer, settings, timelines, twin};
 use tidegate_core::{
     Algorithm, Align, Calendar, Cost, Limit, Plan, Span, StateId, Take, Timestamp,
 };
@@ -178,7 +178,7 @@ async fn a_stopped_server_does_not_count_calls_whose_callers_have_given_up() {
         let clock = Clock::system();
         let start = clock.now().steady;
         let store = server.store().await;
-        let limit = Limit::new(1_000, Span::from_secs(3_600), Algorithm::FIXED_WINDOW).unwrap();
+        let limit = Limit::new(1_000, settings::LONG, Algorithm::FIXED_WINDOW).unwrap();
         let plan =
             || [Plan::new(vec![Take::new(StateId(1), &limit, Cost::ONE)], Span::ZERO).unwrap()];
         assert!(store.take(&plan()).await[0].as_ref().unwrap().done.passes);
@@ -343,12 +343,9 @@ async fn a_server_that_refused_the_store_is_used_again() {
                 .unwrap();
         };
         config("ours").await;
-        let settings = RedisSettings {
-            timeout: Span::from_secs(10),
-            ..RedisSettings::new(&format!("{}?pass=ours", server.url()))
-        };
+        let settings = settings::redis(&format!("{}?pass=ours", server.url()));
         let store = Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap();
-        let limit = Limit::new(1_000, Span::from_secs(3_600), Algorithm::FIXED_WINDOW).unwrap();
+        let limit = Limit::new(1_000, settings::LONG, Algorithm::FIXED_WINDOW).unwrap();
         let plan = [Plan::new(vec![Take::new(StateId(1), &limit, Cost::ONE)], Span::ZERO).unwrap()];
         assert!(store.take(&plan).await[0].is_ok());
         config("another").await;
@@ -550,9 +547,7 @@ async fn a_reply_that_is_too_long_ends_the_connection() {
         let piece = [b'x'; 65_536];
         (0..LENGTH / piece.len()).take_while(|_| client.write_all(&piece).is_ok()).count()
     });
-    let timeout = Span::from_secs(60);
-    let settings = RedisSettings { connect_timeout: timeout, timeout, ..RedisSettings::new(&url) };
-    let error = Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap_err();
+    let error = Redis::connect(&settings::redis(&url), &Secret::new([7; 32])).await.unwrap_err();
     assert!(error.to_string().contains("longer than 1024 KiB"), "{error}");
     let sent = server.join().unwrap();
     assert!(sent < LENGTH / 65_536, "all was read");
@@ -563,7 +558,7 @@ async fn the_error_of_a_port_without_tls_suggests_the_cause() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let settings = RedisSettings {
         connect_timeout: Span::from_millis(200),
-        ..RedisSettings::new(&format!("rediss://{}/", listener.local_addr().unwrap()))
+        ..settings::redis(&format!("rediss://{}/", listener.local_addr().unwrap()))
     };
     let error = Redis::connect(&settings, &Secret::new([7; 32])).await.map(drop).unwrap_err();
     assert!(error.to_string().contains("does this port speak TLS?"), "{error}");
@@ -580,8 +575,7 @@ async fn a_writable_replica_is_refused() {
         {
             let () = redis::cmd(words[0]).arg(&words[1..]).query_async(&mut admin).await.unwrap();
         }
-        let settings =
-            RedisSettings { timeout: Span::from_secs(10), ..RedisSettings::new(&server.url()) };
+        let settings = settings::redis(&server.url());
         let error = Redis::connect(&settings, &Secret::new([7; 32])).await.map(drop).unwrap_err();
         assert!(error.to_string().contains("it is a replica"), "{engine}: {error}");
     }
@@ -593,7 +587,7 @@ async fn a_debt_is_charged_once() {
     for engine in ENGINES {
         let server = Server::start(engine);
         let store = server.store().await;
-        let limit = Limit::new(100, Span::from_secs(86_400), Algorithm::FIXED_WINDOW).unwrap();
+        let limit = Limit::new(100, settings::LONG, Algorithm::FIXED_WINDOW).unwrap();
         let take = |cost| Take::new(StateId(1), &limit, Cost::new(cost));
         store.owe(&[take(2), take(1)]);
         let plan = Plan::new(vec![take(1)], Span::ZERO).unwrap();
@@ -614,9 +608,9 @@ async fn a_debt_is_charged_once() {
 async fn a_process_that_was_paused_goes_on() {
     let server = Server::start("redis");
     let timeout = Span::from_millis(300);
-    let settings = RedisSettings { timeout, ..RedisSettings::new(&server.url()) };
+    let settings = RedisSettings { timeout, ..settings::redis(&server.url()) };
     let store = Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap();
-    let limit = Limit::new(1_000, Span::from_secs(3_600), Algorithm::FIXED_WINDOW).unwrap();
+    let limit = Limit::new(1_000, settings::LONG, Algorithm::FIXED_WINDOW).unwrap();
     let plan = [Plan::new(vec![Take::new(StateId(1), &limit, Cost::ONE)], Span::ZERO).unwrap()];
     let clock = Clock::system();
     let since = |start: Timestamp| clock.now().steady.since(start);
@@ -643,9 +637,8 @@ async fn a_process_that_was_paused_goes_on() {
 async fn another_secret_is_refused() {
     let server = Server::start("redis");
     server.store().await;
-    let error = Redis::connect(&RedisSettings::new(&server.url()), &Secret::new([8; 32]))
-        .await
-        .unwrap_err();
+    let error =
+        Redis::connect(&settings::redis(&server.url()), &Secret::new([8; 32])).await.unwrap_err();
     assert!(matches!(error, StoreError::OtherSecret), "{error}");
 }
 

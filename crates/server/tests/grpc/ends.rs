@@ -27,7 +27,7 @@ fn stopped_politely(mut server: Server) {
 /// answered, every answer is complete, and every client is told that the connection ends.
 #[test]
 fn whoever_had_asked_is_answered() {
-    let server = server("10s");
+    let server = server("10min");
     let (answered, signalled) = (AtomicUsize::new(0), AtomicBool::new(false));
     let client = || {
         let mut grpc = Grpc::to(server.grpc);
@@ -70,7 +70,7 @@ fn whoever_had_asked_is_answered() {
 #[test]
 fn calls_behind_the_answer_to_our_ping_are_answered() {
     for calls in [1, 25] {
-        let server = server("10s");
+        let server = server("10min");
         let mut grpc = Grpc::to(server.grpc);
         assert!(grpc.asked(&Request::about(&ALICE)).passed());
         server.signal("TERM");
@@ -102,7 +102,7 @@ fn calls_behind_the_answer_to_our_ping_are_answered() {
 #[test]
 fn what_waits_at_the_door_is_answered_too() {
     for _ in 0..10 {
-        let server = server("10s");
+        let server = server("10min");
         let mut known = Grpc::to(server.grpc);
         assert!(known.asked(&Request::about(&ALICE)).passed());
         server.signal("STOP");
@@ -129,7 +129,7 @@ fn what_waits_at_the_door_is_answered_too() {
 /// Streams that last as long as the server end with it, with a status. They do not keep it from ending.
 #[test]
 fn streams_that_go_on_end_with_the_server() {
-    let server = server("20s");
+    let server = server("10min");
     let mut grpc = Grpc::to(server.grpc);
     let watching = watch(&mut grpc, "");
     let serving: HealthCheckResponse = grpc.next_message(watching);
@@ -169,7 +169,7 @@ fn streams_that_go_on_end_with_the_server() {
 /// deadline.
 #[test]
 fn nobody_keeps_it_from_ending() {
-    let mut polite = server("10s");
+    let mut polite = server("10min");
     let mut idle = Grpc::to(polite.grpc);
     assert!(idle.asked(&Request::about(&ALICE)).passed());
     let silent = crate::support::connect(polite.grpc);

@@ -1,7 +1,8 @@
-//! Calls and their answers, with rule files of Envoy's reference service.
+//! Calls and their answers, with rule files of Envoy's reference service. Its windows are aligned to the clock, so those of these tests
+//! are years: an hour could end during a test.
 
 use crate::support::grpc::{Grpc, HEAD, INVALID_ARGUMENT, message};
-use crate::support::messages::{Descriptor, HOUR, OK, OVER_LIMIT, Request};
+use crate::support::messages::{Descriptor, OK, OVER_LIMIT, Request, YEAR};
 use crate::support::{Server, folder};
 use prost::Message;
 
@@ -9,25 +10,25 @@ const RULES: &str = "
 domain: web
 descriptors:
   - key: user
-    rate_limit: { unit: hour, requests_per_unit: 3, name: each-user }
+    rate_limit: { unit: year, requests_per_unit: 3, name: each-user }
     metadata: { team: edge, deep: { list: [1, two, true, null] } }
   - key: user
     value: banned
-    rate_limit: { unit: hour, requests_per_unit: 0 }
+    rate_limit: { unit: year, requests_per_unit: 0 }
   - key: user
     value: root
     rate_limit: { unlimited: true }
   - key: twice
     descriptors:
       - key: twice
-        rate_limit: { unit: hour, requests_per_unit: 2 }
+        rate_limit: { unit: year, requests_per_unit: 2 }
   - key: a
     descriptors:
       - key: b
-        rate_limit: { unit: hour, requests_per_unit: 1 }
+        rate_limit: { unit: year, requests_per_unit: 1 }
   - key: tried
     shadow_mode: true
-    rate_limit: { unit: hour, requests_per_unit: 1 }
+    rate_limit: { unit: year, requests_per_unit: 1 }
 ";
 
 fn server(flags: &[&str]) -> Server {
@@ -53,7 +54,7 @@ fn what_rule_files_say_of_descriptors() {
     assert_eq!((unmatched.code, unmatched.limit_remaining), (OK, 0));
     assert!(unmatched.current_limit.is_none() && unmatched.duration_until_reset.is_none());
     let limit = limited.current_limit.as_ref().unwrap();
-    assert_eq!((limit.requests_per_unit, limit.unit, &*limit.name), (3, HOUR, "each-user"));
+    assert_eq!((limit.requests_per_unit, limit.unit, &*limit.name), (3, YEAR, "each-user"));
     assert_eq!((limited.code, limited.limit_remaining), (OK, 2));
     // An empty value has a counter of its own.
     let answer = grpc.asked(&Request::of([empty]));
@@ -62,10 +63,10 @@ fn what_rule_files_say_of_descriptors() {
     assert_eq!((answer.overall_code, answer.statuses[0].code), (OVER_LIMIT, OVER_LIMIT));
     // In a domain without rules everything passes, whatever limit a call brings.
     let elsewhere =
-        Request { domain: "elsewhere".to_owned(), ..Request::of([alice.clone().limited(0, HOUR)]) };
+        Request { domain: "elsewhere".to_owned(), ..Request::of([alice.clone().limited(0, YEAR)]) };
     assert!(grpc.asked(&elsewhere).passed());
     // If there are rules for the domain, the limit in the call has priority over them.
-    let answer = grpc.asked(&Request::of([alice.clone().limited(0, HOUR)]));
+    let answer = grpc.asked(&Request::of([alice.clone().limited(0, YEAR)]));
     assert_eq!((answer.passed(), answer.statuses[0].code), (false, OVER_LIMIT));
     assert_eq!(
         [(); 3].map(|()| grpc.asked(&Request::of([alice.clone()])).passed()),
@@ -139,7 +140,7 @@ fn metadata_of_rules_that_let_pass() {
     // The metadata describes every call, also one that is refused, and one without a rule.
     let mut grpc = Grpc::to(server.grpc);
     let banned = Descriptor::of(&[("user", "banned"), ("x", "y")]).hits(2);
-    let refused = Request::of([Descriptor::of(&[("user", "banned")]), banned.limited(7, HOUR)]);
+    let refused = Request::of([Descriptor::of(&[("user", "banned")]), banned.limited(7, YEAR)]);
     let answer = grpc.asked(&refused);
     assert!(!answer.passed());
     assert_eq!(
@@ -150,7 +151,7 @@ fn metadata_of_rules_that_let_pass() {
                 { "entries": ["user=banned"] },
                 {
                     "entries": ["user=banned", "x=y"],
-                    "limit": "requests_per_unit:7 unit:HOUR",
+                    "limit": "requests_per_unit:7 unit:YEAR",
                     "hitsAddend": 2.0,
                 },
             ],

@@ -19,11 +19,7 @@ struct Still<'s>(&'s Server);
 
 impl<'s> Still<'s> {
     fn new(server: &'s Server) -> Self {
-        server.signal("STOP");
-        server.until("it stands still", |server| {
-            let stat = std::fs::read_to_string(format!("/proc/{}/stat", server.pid())).unwrap();
-            stat.rsplit(") ").next().unwrap().starts_with('T')
-        });
+        server.stall();
         Self(server)
     }
 }

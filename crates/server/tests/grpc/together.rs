@@ -169,8 +169,7 @@ fn whoever_gives_up_leaves_nothing_half_done() {
 #[test]
 fn whoever_gives_up_leaves_nothing_half_done_in_redis() {
     let redis = Redis::started();
-    let patient = ["--redis-timeout", "10s", "--redis-connect-timeout", "30s"];
-    let server = redis.server(BOTH, &patient);
+    let server = redis.server(BOTH, &[]);
     server.until("the store is asked", |server| server.get("/ready").body.contains("\"ready\""));
     let seen = clients(&server);
     let decided = server.metric("tidegate_decision_seconds_count{protocol=\"grpc\"}");
@@ -195,8 +194,7 @@ fn many_limits_pass_together_or_not_at_all() {
     let mut redis = Redis::started();
     redis.tell(&["SET", "here", "1"]);
     let url = redis.url();
-    // Long timeouts, so that a busy machine does not look like an unreachable Redis.
-    let store = ["--store", &url, "--cluster-nodes", "1", "--redis-timeout", "30s"];
+    let store = ["--store", &url, "--cluster-nodes", "1"];
     let servers = [Server::with_policy(&policy, &[]), Server::with_policy(&policy, &store)];
     let mut is_decided = |server: &Server, how: &str| {
         let mut grpc = Grpc::to(server.grpc);

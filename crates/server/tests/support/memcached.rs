@@ -1,7 +1,8 @@
 //! A real memcached.
 
 use super::folder;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use super::upstream::free_address;
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -14,12 +15,9 @@ pub(crate) struct Memcached {
 
 impl Memcached {
     pub(crate) fn started() -> Self {
-        // Outgoing connections come from 127.0.0.1, so none of them takes the port of an address of our own.
-        let [_, a, b, c] = std::process::id().to_be_bytes();
-        let own = Ipv4Addr::new(127, a | 128, b, c);
-        let address = TcpListener::bind((own, 0)).unwrap().local_addr().unwrap();
+        let address = free_address();
         let mut child = Command::new("memcached")
-            .args(["-U", "0", "-u", "nobody", "-l", &own.to_string()])
+            .args(["-U", "0", "-u", "nobody", "-l", &address.ip().to_string()])
             .args(["-p", &address.port().to_string()])
             .stdout(Stdio::null())
             .spawn()

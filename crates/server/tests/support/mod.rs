@@ -20,7 +20,7 @@ pub(crate) mod process;
 pub(crate) mod redis;
 pub(crate) mod upstream;
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,40 @@ pub(crate) struct Reply {
 }
 
 /// The longest time that anything may take on a busy machine. A test that waits longer has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Timeouts of every program under test, as environment variables, so that a test whose subject is time sets its own as a flag.
+/// A stalled machine must look neither like a store that is away nor like a client that is too slow.
+const PATIENT: [(&str, &str); 21] = [
+    ("TIDEGATE_REDIS_TIMEOUT", "60s"),
+    ("TIDEGATE_REDIS_CONNECT_TIMEOUT", "60s"),
+    ("TIDEGATE_MEMCACHED_TIMEOUT", "60s"),
+    ("TIDEGATE_MEMCACHED_CONNECT_TIMEOUT", "60s"),
+    ("TIDEGATE_TLS_HANDSHAKE_TIMEOUT", "1h"),
+    ("TIDEGATE_HTTP_HEADER_TIMEOUT", "1h"),
+    ("TIDEGATE_HTTP_BODY_TIMEOUT", "1h"),
+    ("TIDEGATE_HTTP_IDLE_TIMEOUT", "1h"),
+    ("TIDEGATE_GRPC_HEADER_TIMEOUT", "1h"),
+    ("TIDEGATE_GRPC_BODY_TIMEOUT", "1h"),
+    ("TIDEGATE_GRPC_IDLE_TIMEOUT", "1h"),
+    ("TIDEGATE_RESP_COMMAND_TIMEOUT", "1h"),
+    ("TIDEGATE_RESP_WRITE_TIMEOUT", "1h"),
+    ("TIDEGATE_RESP_IDLE_TIMEOUT", "1h"),
+    ("TIDEGATE_PROXY_HEADER_TIMEOUT", "1h"),
+    ("TIDEGATE_PROXY_BODY_TIMEOUT", "1h"),
+    ("TIDEGATE_PROXY_IDLE_TIMEOUT", "1h"),
+    ("TIDEGATE_ADMIN_HEADER_TIMEOUT", "1h"),
+    ("TIDEGATE_ADMIN_BODY_TIMEOUT", "1h"),
+    ("TIDEGATE_ADMIN_IDLE_TIMEOUT", "1h"),
+    ("TIDEGATE_DRAIN_TIMEOUT", "60s"),
+];
+
+/// The program under test, which is patient.
+pub(crate) fn tidegate() -> Command {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    program.envs(PATIENT);
+    program
+}
 
 /// A new folder. A later run with the same process number removes it.
 pub(crate) fn folder(name: &str) -> PathBuf {
@@ -88,12 +121,12 @@ impl Server {
 
     /// Starts with its data in this folder.
     pub(crate) fn start_in(folder: PathBuf, flags: &[&str]) -> Self {
-        Self::start_by(Command::new(env!("CARGO_BIN_EXE_tidegate")), folder, flags)
+        Self::start_by(tidegate(), folder, flags)
     }
 
     /// The same with these environment variables.
     pub(crate) fn start_with(folder: PathBuf, flags: &[&str], variables: &[(&str, &str)]) -> Self {
-        let mut program = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let mut program = tidegate();
         program.envs(variables.iter().copied());
         Self::start_by(program, folder, flags)
     }
@@ -109,6 +142,7 @@ impl Server {
     fn start_by(mut program: Command, folder: PathBuf, flags: &[&str]) -> Self {
         let log = std::fs::File::create(folder.join("log")).unwrap();
         let mut child = program
+            .envs(PATIENT)
             .arg("serve")
             .args(["--data-dir", folder.join("data").to_str().unwrap()])
             .args(["--http-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
@@ -136,7 +170,7 @@ impl Server {
 
     /// Everything that it has logged so far.
     pub(crate) fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.join("log")).unwrap()
+        whole_lines(&self.folder.join("log"))
     }
 
     pub(crate) fn signal(&self, name: &str) {
@@ -218,7 +252,7 @@ pub(crate) fn greeting(log: &Path, child: &mut Child) -> serde_json::Value {
     loop {
         // In this order: what it has logged before it ended is there.
         let ended = child.try_wait().unwrap();
-        let text = std::fs::read_to_string(log).unwrap();
+        let text = whole_lines(log);
         let lines = text.lines().filter_map(|line| serde_json::from_str(line).ok());
         let found = lines.into_iter().find(|line: &serde_json::Value| line["message"] == "serving");
         match found {
@@ -244,13 +278,18 @@ pub(crate) fn pause(time: Duration) {
 }
 
 pub(crate) fn connect(address: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
-    stream
+    try_connect(address).unwrap()
 }
 
-/// One request on a new connection.
+fn try_connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// One request on a new connection. If the connection is refused, closed or reset before an answer, the status is 0, so that a test
+/// that waits for a state can ask again.
 pub(crate) fn request(
     address: SocketAddr,
     method: &str,
@@ -258,18 +297,39 @@ pub(crate) fn request(
     fields: &[(&str, &str)],
     body: &str,
 ) -> Reply {
-    let mut stream = connect(address);
+    match exchange(address, method, path, fields, body) {
+        Ok(reply) => reply,
+        Err(error) if is_end(&error) => {
+            Reply { status: 0, head: String::new(), body: format!("no answer: {error}") }
+        }
+        Err(error) => panic!("{method} {path} at {address}: {error}"),
+    }
+}
+
+/// Whether the connection was refused, closed or reset. A wait that was too long is something else.
+fn is_end(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset};
+    [BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset].contains(&error.kind())
+}
+
+fn exchange(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    fields: &[(&str, &str)],
+    body: &str,
+) -> io::Result<Reply> {
+    let mut stream = try_connect(address)?;
     let fields: String =
         fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let length = body.len();
     write!(
         stream,
         "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{fields}content-length: {length}\r\n\r\n{body}"
-    )
-    .unwrap();
+    )?;
     let mut all = Vec::new();
-    stream.read_to_end(&mut all).unwrap();
-    Reply::parse(&String::from_utf8(all).unwrap())
+    stream.read_to_end(&mut all)?;
+    Ok(Reply::parse(&String::from_utf8(all).unwrap()))
 }
 
 impl Reply {
@@ -291,6 +351,13 @@ impl Reply {
     pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
+}
+
+/// The lines of a file that another process may be writing right now, without the one that is not complete yet.
+pub(crate) fn whole_lines(path: &Path) -> String {
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes.truncate(bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1));
+    String::from_utf8(bytes).unwrap()
 }
 
 /// A path of the project, from its root.

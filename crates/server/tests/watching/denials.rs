@@ -2,7 +2,7 @@
 
 use crate::client::Operator;
 use crate::support::upstream::Upstream;
-use crate::support::{Server, folder, request};
+use crate::support::{Server, folder, request, whole_lines};
 use crate::talk::Talk;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -33,9 +33,8 @@ impl Logged {
     /// The lines about refusals, once there are this many.
     fn lines(&self, count: usize) -> Vec<Value> {
         let read = || {
-            let text = std::fs::read_to_string(&self.path).unwrap();
-            let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
-            let lines = whole.lines().map(|line| serde_json::from_str(line).unwrap());
+            let text = whole_lines(&self.path);
+            let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
             // A minute may end during the test.
             let lines = lines.filter(|line: &Value| line.get("protocol").is_some());
             lines.collect::<Vec<Value>>()

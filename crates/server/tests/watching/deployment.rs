@@ -58,10 +58,6 @@ impl Deployment {
             &[
                 "--store",
                 &redis.url(),
-                "--redis-timeout",
-                "10s",
-                "--redis-connect-timeout",
-                "30s",
                 "--proxy-listen",
                 "127.0.0.1:0",
                 "--proxy-routes",
@@ -163,8 +159,9 @@ impl Deployment {
         let get = |path| request(server.proxy, "GET", path, &[("x-user", "carol")], "").status;
         assert_eq!((get("/payments"), get("/refuse"), get("/refuse")), (200, 200, 429));
         let mut operator = Operator::of(server);
+        // Several at a time: on a slow machine, one after another would come no sooner than their turns.
         server.until("a request waits", |_| {
-            assert_eq!(get("/wait"), 200);
+            std::thread::scope(|scope| (0..5).for_each(|_| _ = scope.spawn(|| get("/wait"))));
             operator.metric("tidegate_proxy_wait_seconds_count{group=\"site\"}") > 0
         });
     }

@@ -2,13 +2,14 @@
 
 use super::address::{look_again, own_ip, own_port};
 use super::server::binary;
+use super::settings;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use tidegate_core::{Span, Timestamp};
+use tidegate_core::Timestamp;
 use tidegate_store::testing::{Declared, Rig};
-use tidegate_store::{Redis, RedisSettings, Secret};
+use tidegate_store::{Redis, Secret};
 
 /// Slots of a cluster.
 const SLOTS: usize = 16_384;
@@ -230,15 +231,9 @@ impl Cluster {
         moved
     }
 
-    /// A store on this cluster, with long timeouts, since the machine may be busy.
+    /// A store on this cluster.
     pub(crate) async fn store(&self) -> Redis {
-        let patience = Span::from_secs(30);
-        let settings = RedisSettings {
-            timeout: patience,
-            connect_timeout: patience,
-            ..RedisSettings::new(&self.url())
-        };
-        Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap()
+        Redis::connect(&settings::redis(&self.url()), &Secret::new([7; 32])).await.unwrap()
     }
 
     /// A store whose scripts use the test's time, on an emptied cluster.

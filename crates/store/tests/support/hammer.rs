@@ -3,6 +3,7 @@
 use super::concurrency;
 use super::dice::Dice;
 use super::server::Server;
+use super::settings;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::process::{Command, Stdio};
@@ -127,13 +128,7 @@ impl Report {
 pub(crate) async fn work() {
     let Ok(url) = std::env::var(URL) else { return };
     // An answer of the denial cache has no time of the server's clock, so it could not be replayed in order.
-    let (timeout, remember_refusals) = (Span::from_secs(30), false);
-    let settings = RedisSettings {
-        timeout,
-        connect_timeout: timeout,
-        remember_refusals,
-        ..RedisSettings::new(&url)
-    };
+    let settings = RedisSettings { remember_refusals: false, ..settings::redis(&url) };
     let store = Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap();
     let store: &'static Redis = Box::leak(Box::new(store));
     let limits: &'static [Limit; 6] = Box::leak(Box::new(limits()));

@@ -91,13 +91,13 @@ pub(crate) async fn connect(url: &str, clock: Clock) -> Result<Memcached, StoreE
     connect_with(url, &Secret::new([7; 32]), clock).await
 }
 
-/// A store with long timeouts, since the machine may be busy.
+/// The only place in which tests make settings for memcached. They are patient, since the machine may be busy.
 pub(crate) async fn connect_with(
     url: &str,
     secret: &Secret,
     clock: Clock,
 ) -> Result<Memcached, StoreError> {
-    let patience = Span::from_secs(30);
+    let patience = Span::from_secs(60);
     let settings = MemcachedSettings {
         timeout: patience,
         connect_timeout: patience,

@@ -17,6 +17,8 @@ pub(crate) mod memcached;
 pub(crate) mod memcached_twin;
 #[cfg(feature = "redis")]
 pub(crate) mod server;
+#[cfg(feature = "redis")]
+pub(crate) mod settings;
 pub(crate) mod timelines;
 #[cfg(feature = "redis")]
 pub(crate) mod twin;

@@ -1,6 +1,6 @@
 //! A real Redis or Valkey server for a test, on its own Unix socket, killed at the end of the test.
 
-use super::frozen;
+use super::{frozen, settings};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tidegate_core::Timestamp;
 use tidegate_store::testing::{Declared, Rig};
-use tidegate_store::{Redis, RedisSettings, Secret};
+use tidegate_store::{Redis, Secret};
 
 /// A server process.
 pub(crate) struct Server {
@@ -73,15 +73,9 @@ impl Server {
         }
     }
 
-    /// A store on this server, with long timeouts, since the machine may be busy.
+    /// A store on this server.
     pub(crate) async fn store(&self) -> Redis {
-        let patience = tidegate_core::Span::from_secs(30);
-        let settings = RedisSettings {
-            timeout: patience,
-            connect_timeout: patience,
-            ..RedisSettings::new(&self.url())
-        };
-        Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap()
+        Redis::connect(&settings::redis(&self.url()), &Secret::new([7; 32])).await.unwrap()
     }
 
     /// A store whose scripts use the test's time, on an emptied server.
