@@ -225,6 +225,8 @@ mod tests {
             b"3\r\nabcd\r\n",
             b"-1\r\n",
             b"0x3\r\nabc\r\n",
+            b"3;x\nabc\r\nabc\r\n0\r\n\r\n",
+            b"0;x\n\r\n\r\n",
             b"0\r\ncontent-length: 5\r\n\r\n",
             b"0\r\ntransfer-encoding: chunked\r\n\r\n",
             b"0\r\nbad name: 5\r\n\r\n",

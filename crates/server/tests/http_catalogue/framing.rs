@@ -240,6 +240,11 @@ fn chunks_are_chunks_and_not_more_than_announced() {
         case("an extension", chunked(&one_chunk(";a=b")), 200, GoesOn),
         case("a megabyte of extension", chunked(&one_chunk(&format!(";{long}"))), 400, Closes),
         case("an extension without an end", chunked(&format!("1f;{long}")), 400, Closes),
+        case("a line feed in an extension", chunked(&one_chunk(";a\nb")), 400, Closes),
+        case("a quoted line feed in an extension", chunked(&one_chunk(";a=\"\n\"")), 400, Closes),
+        case("NUL in an extension", chunked(&one_chunk(";\0")), 400, Closes),
+        case("a tab in an extension", chunked(&one_chunk(" ;\ta=b")), 200, GoesOn),
+        case("a trailer with a bare carriage return", chunked(&ended("a: b\rc\r\n")), 400, Closes),
         case("a trailer", chunked(&ended("a: b\r\n")), 200, GoesOn),
         case(
             "a trailer that speaks of framing",

@@ -211,6 +211,21 @@ pub(crate) fn chunks() -> Vec<Case> {
             &[400],
         ),
         Case::cut(
+            "a line feed in an extension, and a line end",
+            chunked(&format!("5;a\nabcde\r\nabcde\r\n0\r\n\r\n{SMUGGLED}")),
+            &[400],
+        ),
+        Case::cut(
+            "a line feed in a quoted extension",
+            chunked(&format!("5;a=\"\n0\n\n\"\r\nabcde\r\n0\r\n\r\n{SMUGGLED}")),
+            &[400],
+        ),
+        Case::cut(
+            "a line feed in the last extension",
+            chunked(&format!("5\r\nabcde\r\n0;a\n\r\n\r\n{SMUGGLED}")),
+            &[400],
+        ),
+        Case::cut(
             "an extension with a carriage return",
             chunked(&format!("5;a\rb\r\nabcde\r\n0\r\n\r\n{SMUGGLED}")),
             &[400],

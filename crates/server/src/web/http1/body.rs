@@ -169,15 +169,23 @@ impl Body {
 }
 
 /// The line before a chunk: how long the line is, and the size of the chunk. `None`: it has not arrived completely.
+///
+/// Some parsers end the line at a bare line feed, also within an extension, and would see another request where we see data
+/// (request smuggling). `httparse` skips extensions without looking at them, so every control character is refused here.
 pub(crate) fn chunk_size(here: &[u8]) -> Result<Option<(usize, u64)>, BodyError> {
     let line = here.get(..here.len().min(bounds::CHUNK_LINE)).unwrap_or_default();
+    let end = memchr::memchr(b'\r', line).unwrap_or(line.len());
+    let is_control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
+    if line.get(..end).is_none_or(|text| text.iter().any(is_control)) {
+        return Err(BodyError::BadChunk);
+    }
     let (read, size) = match httparse::parse_chunk_size(line) {
         Ok(Status::Complete(read)) => read,
         Ok(Status::Partial) if line.len() < bounds::CHUNK_LINE => return Ok(None),
         Ok(Status::Partial) | Err(_) => return Err(BodyError::BadChunk),
     };
-    let ends = line.get(..read).is_some_and(|line| line.ends_with(b"\r\n"));
-    if !ends || !line.first().is_some_and(u8::is_ascii_hexdigit) {
+    let has_line_end = line.get(end..read) == Some(b"\r\n");
+    if !has_line_end || !line.first().is_some_and(u8::is_ascii_hexdigit) {
         return Err(BodyError::BadChunk);
     }
     Ok(Some((read, size)))
@@ -193,7 +201,9 @@ fn trailer(input: &mut ReadBuffer, read: usize) -> Result<Option<Left>, BodyErro
     let length = end.saturating_add(1);
     let line = here.get(..length).unwrap_or_default();
     let read = read.saturating_add(length);
-    if !line.ends_with(b"\r\n") || read > bounds::TRAILERS {
+    // The only carriage return is the one before the line feed.
+    let has_line_end = memchr::memchr(b'\r', line).and_then(|at| line.get(at..)) == Some(b"\r\n");
+    if !has_line_end || read > bounds::TRAILERS {
         return Err(BodyError::BadChunk);
     }
     let left = if line == b"\r\n" { Left::Nothing } else { Left::Trailers(read) };
@@ -271,6 +281,10 @@ mod tests {
             "1\nx\r\n0\r\n\r\n",
             "1\r\nxy0\r\n\r\n",
             "0\r\nA: b\n\r\n",
+            "0\r\nA: b\rc\r\n\r\n",
+            "1;a\nx\r\nx\r\n0\r\n\r\n",
+            "1;a=\"\n\"\r\nx\r\n0\r\n\r\n",
+            "1;\0\r\nx\r\n0\r\n\r\n",
             &long,
             &trailers,
         ];
