@@ -43,7 +43,8 @@ pub struct Receipt {
     pub(crate) id: ReceiptId,
     /// Reports after this time change nothing.
     pub(crate) until: Timestamp,
-    /// The node whose fallback counted the request, because the store did not answer; 0 if the store counted it.
+    /// What counted the request: the fallback of the node with this number, because the store did not answer; or a store whose
+    /// states end with the process, by its [incarnation](tidegate_store::Store::incarnation). 0: a store whose states outlive it.
     pub(crate) node: u64,
     pub(crate) cost: Cost,
     pub(crate) parts: Vec<ReceiptPart>,

@@ -7,11 +7,11 @@
     reason = "a test fails loudly"
 )]
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use tidegate::{
     Attributes, Check, Clock, Cost, DecidedBy, Decision, Limit, Limiter, Memory, Outcome, Policy,
-    Report, Retry, Secret, Settled, Span, Store, StoreError, Timestamp,
+    Renewal, Report, Retry, Secret, Settled, Span, Store, StoreError, Timestamp,
 };
 use tidegate_core::{Plan, StateId, Take};
 use tidegate_store::{Answer, Charged, Settlement};
@@ -344,6 +344,39 @@ async fn a_receipt_of_the_fallback_stays_on_its_node() {
     assert!(!here.check(&Check::new(&alice)).await.unwrap().allowed());
     assert_eq!(here.report(&receipt, Report::Success).await.unwrap(), Settled::Done);
     assert!(here.check(&Check::new(&alice)).await.unwrap().allowed());
+}
+
+/// After a restart with counters in memory, a receipt of before once gave back what the new counters had counted for others: 10 left
+/// of a limit became 60. So a receipt is valid for the states that it was taken from, and for no others.
+#[tokio::test]
+async fn a_receipt_of_states_that_are_gone_changes_nothing() {
+    let rules = "  - { name: a, key: [], limits: [100/h] }\n  - { name: b, key: [], limits: [{ concurrent: 9 }] }";
+    let clock = Clock::manual(NOW);
+    let on = |store: &Arc<Memory>| {
+        let secret = Secret::new([7; 32]);
+        Limiter::new(policy(rules), Arc::clone(store), secret, clock.clone()).unwrap()
+    };
+    let store = || Arc::new(Memory::new(clock.clone()));
+    let (first, second) = (store(), store());
+    let nobody = Attributes::new();
+    let verdict = on(&first).check(&Check::new(&nobody).cost(50)).await.unwrap();
+    let receipt = on(&first).sealed(verdict.receipt().unwrap());
+    // The process starts again, and counts from zero.
+    let limiter = on(&second);
+    limiter.check(&Check::new(&nobody).cost(90)).await.unwrap();
+    let old = limiter.opened(&receipt).unwrap();
+    let left = async || {
+        let peeked = limiter.peek(&Check::new(&nobody)).await.unwrap();
+        peeked.limits().map(|limit| limit.decision.remaining).collect::<Vec<_>>()
+    };
+    let before = left().await;
+    for report in [Report::Cancelled, Report::Success, Report::Cost(Cost::new(1))] {
+        assert_eq!(limiter.report(&old, report).await.unwrap(), Settled::Late);
+    }
+    assert_eq!(limiter.renew(&old).await.unwrap(), Renewal::Expired);
+    assert_eq!(left().await, before);
+    // Another limiter on the same states settles it.
+    assert_eq!(on(&first).report(&old, Report::Cancelled).await.unwrap(), Settled::Done);
 }
 
 #[test]

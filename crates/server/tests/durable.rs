@@ -98,6 +98,61 @@ fn another_secret_does_not_start_and_leaves_the_files_alone() {
     let mut server = started(None);
     server.check_ip("203.0.113.7");
     server.signal("TERM");
+/// With counters in memory, a receipt of before a restart once gave back what the new counters had counted for others.
+#[test]
+fn a_receipt_is_valid_for_as_long_as_the_counters_that_it_was_taken_from() {
+    for (store, status, left) in [("memory:", 409, 19), ("file:", 200, 19)] {
+        let mut server = Server::with_policy(POLICY, &["--store", store]);
+        let body = r#"{"attributes":{"ip":"203.0.113.7"},"receipt":true}"#;
+        let receipt = server.post("/v1/check", body).json()["receipt"].clone();
+        server.signal("TERM");
+        server.wait();
+        let policy = server.folder.join("policy.yaml");
+        let flags = ["--policy", policy.to_str().unwrap(), "--store", store];
+        let again = Server::start_in(server.folder.clone(), &flags);
+        std::mem::forget(server);
+        again.check_ip("203.0.113.7");
+        let report = serde_json::json!({ "receipt": receipt, "outcome": "cancelled" });
+        assert_eq!(again.post("/v1/report", &report.to_string()).status, status, "{store}");
+        let peek = again.post("/v1/peek", r#"{"attributes":{"ip":"203.0.113.7"}}"#).json();
+        assert_eq!(peek["limits"][0]["remaining"], left, "{store}: {peek}");
+    }
+}
+
+/// Counters that were left out were once one line of the log: a load balancer or an operator who looked at `/ready` was told that
+/// all was well, while clients that had used up their limits started from zero.
+#[test]
+fn ready_says_that_counters_were_left_out_until_a_start_finds_them_intact() {
+    let mut server = started(None);
+    server.check_ip("203.0.113.7");
+    assert_eq!(server.get("/ready").json()["status"], "ready");
+    server.signal("TERM");
+    server.wait();
+    let states = std::fs::read_dir(server.data("states")).unwrap();
+    let log = states.map(|entry| entry.unwrap().path()).next().unwrap();
+    let intact = std::fs::read(&log).unwrap();
+    let mut damaged = intact.clone();
+    damaged[..8].fill(0);
+    for (bytes, status) in [(damaged, "degraded"), (intact, "ready")] {
+        // The files of the start before are not part of the story.
+        for file in std::fs::read_dir(server.data("states")).unwrap() {
+            std::fs::remove_file(file.unwrap().path()).unwrap();
+        }
+        write_private(&log, &bytes);
+        server = started_again(server);
+        let ready = server.get("/ready");
+        let (code, ready) = (ready.status, ready.json());
+        assert_eq!((code, &ready["status"]), (200, &status.into()), "{ready}");
+        assert_eq!(
+            ready["reasons"].to_string().contains("counters were left out"),
+            status == "degraded",
+            "{ready}"
+        );
+        server.signal("TERM");
+        server.wait();
+    }
+}
+
     server.wait();
     let states = server.data("states");
     let names = || {

@@ -167,7 +167,7 @@ mod tests;
 
 use crate::clock::Clock;
 use crate::error::StoreError;
-use crate::store::{Answer, Charged, Settled, Settlement};
+use crate::store::{Answer, Charged, Settled, Settlement, new_incarnation};
 use crate::sync::{Mutex, lock};
 use blocks::Blocks;
 use budget::Budget;
@@ -214,6 +214,8 @@ pub struct Memory {
     /// Tags of states that left the table although the log on disk may still have them, if there is a log. Locked while
     /// buckets are locked; no other lock is taken while it is held.
     gone: Option<Mutex<ChangeList<Tag>>>,
+    /// See [`Store::incarnation`](crate::Store::incarnation).
+    incarnation: u64,
 }
 
 impl Memory {
@@ -273,6 +275,7 @@ impl Memory {
             demotions: AtomicU64::new(0),
             displacement_pause: AtomicU64::new(0),
             gone: (kept == Kept::OnDisk).then(|| Mutex::new(gone)),
+            incarnation: new_incarnation(),
             budget,
         }
     }

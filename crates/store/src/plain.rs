@@ -21,7 +21,7 @@ use crate::clock::Clock;
 use crate::error::StoreError;
 use crate::plan_vec::PlanVec;
 use crate::settled::SettledReceipts;
-use crate::store::{Answer, AnsweredBy, Charged, Settled, Settlement, Store};
+use crate::store::{Answer, AnsweredBy, Charged, Settled, Settlement, Store, new_incarnation};
 use crate::sync::{Mutex, MutexGuard, lock};
 use interned_limits::InternedLimits;
 use shard::Shard;
@@ -53,6 +53,8 @@ pub struct Plain {
     shards: [Mutex<Shard>; SHARDS],
     limits: InternedLimits,
     settled: Mutex<SettledReceipts>,
+    /// See [`Store::incarnation`].
+    incarnation: u64,
 }
 
 impl Plain {
@@ -69,7 +71,8 @@ impl Plain {
     pub fn new(clock: Clock) -> Self {
         let shards = core::array::from_fn(|_| Mutex::new(Shard::default()));
         let settled = Mutex::new(SettledReceipts::default());
-        Self { clock, shards, limits: InternedLimits::default(), settled }
+        let (limits, incarnation) = (InternedLimits::default(), new_incarnation());
+        Self { clock, shards, limits, settled, incarnation }
     }
 
     /// Decides a plan, without async.
@@ -340,6 +343,10 @@ impl LockedShards<'_> {
 /// No future waits or is boxed: each does its work when it is first polled, and nothing before.
 impl Store for Plain {
     const IN_PROCESS: bool = true;
+
+    fn incarnation(&self) -> Option<u64> {
+        Some(self.incarnation)
+    }
 
     async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Answer, StoreError>> {
         plans.iter().map(|plan| Ok(self.take_now(plan))).collect()

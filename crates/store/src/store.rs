@@ -43,6 +43,12 @@ pub trait Store: Send + Sync {
     /// Whether the states are in this process. Then every future of the store is ready when it is first polled.
     const IN_PROCESS: bool = false;
 
+    /// A random number of this set of states, if it ends with this process; `None` if states outlive the process, or nodes share them.
+    /// A receipt of another set must not be settled here: it would give back what these states have not counted.
+    fn incarnation(&self) -> Option<u64> {
+        None
+    }
+
     /// Decides plans. Returns an answer or an error for each, in order.
     fn take(
         &self,
@@ -224,6 +230,10 @@ pub trait SharedDocument {
 impl<S: Store> Store for Arc<S> {
     const IN_PROCESS: bool = S::IN_PROCESS;
 
+    fn incarnation(&self) -> Option<u64> {
+        S::incarnation(self)
+    }
+
     async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Answer, StoreError>> {
         S::take(self, plans).await
     }
@@ -343,6 +353,12 @@ impl<S: SharedDocument + Send + Sync> SharedDocument for Arc<S> {
     async fn publications(&self) -> Result<Vec<Vec<u8>>, StoreError> {
         S::publications(self).await
     }
+}
+
+/// A new [`Store::incarnation`]. It is never 0, which receipts use for states that outlive the process.
+pub(crate) fn new_incarnation() -> u64 {
+    // Without random numbers from the system no secret could have been made either; then all processes have the same one.
+    getrandom::u64().unwrap_or(1).max(1)
 }
 
 /// The answer to a plan.

@@ -32,10 +32,35 @@ impl<S: Store> Limiter<S> {
         Some(Receipt {
             id: self.next_receipt_id(),
             until: decided.at.after(lifetime)?,
-            node: if decided.shares.is_some() { self.inner.node } else { 0 },
+            node: if decided.shares.is_some() { self.inner.node } else { self.store_number() },
             cost: check.cost,
             parts: decided.receipt_parts(planned),
         })
+    }
+}
+
+/// Which states a receipt is about.
+pub(super) enum CountedBy {
+    /// The fallback of this node: its counters are in the memory of this process.
+    Fallback,
+    Store,
+    /// The fallback of another node, or states that ended with their process. Nothing here can be given back.
+    Others,
+}
+
+impl<S: Store> Limiter<S> {
+    /// What receipts of the store say in [`Receipt::node`].
+    fn store_number(&self) -> u64 {
+        self.inner.store.incarnation().unwrap_or(0)
+    }
+
+    /// Which states a receipt is about.
+    pub(super) fn counted_by(&self, receipt: &Receipt) -> CountedBy {
+        match receipt.node {
+            node if node == self.inner.node => CountedBy::Fallback,
+            node if node == self.store_number() => CountedBy::Store,
+            _ => CountedBy::Others,
+        }
     }
 }
 

@@ -11,6 +11,7 @@
 //! A permit whose lease is over cannot be renewed, because another request may hold it by now. The store's clock decides that:
 //! if the old permit still counted at the instant of the charge, the new one took its place without a gap.
 
+use super::issue::CountedBy;
 use super::{Limiter, now};
 use crate::error::ReportError;
 use crate::receipt::{PermitRecord, Receipt, ReceiptPart};
@@ -74,14 +75,11 @@ impl<S: Store> Limiter<S> {
         if receipt.permits().next().is_none() {
             return Ok(Renewal::NoPermit);
         }
-        // What the fallback of a node counted is only in the memory of that node.
-        if receipt.node == self.inner.node {
-            return Ok(now(self.renew_in(self.inner.local.memory(), receipt))?);
-        }
-        if receipt.node != 0 {
-            return Ok(Renewal::Expired);
-        }
-        Ok(self.renew_in(&self.inner.store, receipt).await?)
+        Ok(match self.counted_by(receipt) {
+            CountedBy::Fallback => now(self.renew_in(self.inner.local.memory(), receipt))?,
+            CountedBy::Store => self.renew_in(&self.inner.store, receipt).await?,
+            CountedBy::Others => Renewal::Expired,
+        })
     }
 
     async fn renew_in(&self, store: &impl Store, receipt: &Receipt) -> Result<Renewal, StoreError> {

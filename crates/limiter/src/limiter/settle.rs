@@ -1,6 +1,7 @@
 //! After the verdict: reports of outcomes, receipts as text, and resets.
 
 use super::Limiter;
+use super::issue::CountedBy;
 use crate::error::{CheckError, ReportError};
 use crate::limiter::now;
 use crate::receipt::{self, Receipt, Report};
@@ -24,8 +25,9 @@ impl<S: Store> Limiter<S> {
     /// Reports the outcome of a request that passed, and gives back or charges accordingly. Whatever the outcome is, permits of
     /// concurrency limits are returned.
     ///
-    /// Only the first report of a receipt counts. A second one returns [`Settled::Already`], and one after the receipt has
-    /// expired returns [`Settled::Late`]; neither changes anything.
+    /// Only the first report of a receipt counts. A second one returns [`Settled::Already`]. [`Settled::Late`] is the answer after the
+    /// receipt has expired, and if it is about counters that ended with their process: those of [`Memory`], or of the fallback of
+    /// another node. Neither changes anything.
     ///
     /// ```
     /// use tidegate::{Attributes, Check, Cost, Limiter, Policy, Report};
@@ -43,18 +45,17 @@ impl<S: Store> Limiter<S> {
         let parts = receipt.given_back(report);
         let settlement = Settlement { id: receipt.id, until: receipt.until, parts: &parts };
         let takes = receipt.charged_beyond(report);
-        // What the fallback of a node counted is only in the memory of that node.
-        if receipt.node == self.inner.node {
-            let settled = now(settle(self.inner.local.memory(), &settlement, &takes))?;
-            if settled == Settled::Done {
-                self.inner.store.owe_less(&parts);
+        let settled = match self.counted_by(receipt) {
+            CountedBy::Fallback => {
+                let settled = now(settle(self.inner.local.memory(), &settlement, &takes))?;
+                if settled == Settled::Done {
+                    self.inner.store.owe_less(&parts);
+                }
+                settled
             }
-            return Ok(self.permits_returned(receipt, settled));
-        }
-        if receipt.node != 0 {
-            return Ok(Settled::Late);
-        }
-        let settled = settle(&self.inner.store, &settlement, &takes).await?;
+            CountedBy::Store => settle(&self.inner.store, &settlement, &takes).await?,
+            CountedBy::Others => Settled::Late,
+        };
         Ok(self.permits_returned(receipt, settled))
     }
 

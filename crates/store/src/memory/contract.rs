@@ -20,6 +20,10 @@ const TOO_MANY_RECEIPTS: &str = "there is no memory to remember further settled 
 impl Store for Memory {
     const IN_PROCESS: bool = true;
 
+    fn incarnation(&self) -> Option<u64> {
+        Some(self.incarnation)
+    }
+
     async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Answer, StoreError>> {
         self.take_batch_now(plans).into_iter().map(Ok).collect()
     }

@@ -121,6 +121,10 @@ async fn yield_once() {
 }
 
 impl<S: Store> Store for Faulty<S> {
+    fn incarnation(&self) -> Option<u64> {
+        self.inner.incarnation()
+    }
+
     async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Answer, StoreError>> {
         match self.under_fault(self.inner.take(plans)).await {
             Ok(answers) => answers,
