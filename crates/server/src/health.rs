@@ -45,7 +45,7 @@ impl HealthState {
 }
 
 /// The parts of the server that can have a problem.
-pub(crate) const PARTS: [&str; 18] = [
+pub(crate) const PARTS: [&str; 19] = [
     "accept",
     "access log",
     "admin users",
@@ -54,6 +54,7 @@ pub(crate) const PARTS: [&str; 18] = [
     "certificate",
     "control",
     "control file",
+    "counters",
     "denial log",
     "keys for tokens",
     "open files",

@@ -64,6 +64,7 @@ pub(crate) async fn start(settings: Settings, out: &mut impl Write) -> Result<()
         routes,
         keys,
         log_limiter,
+        health: Arc::default(),
     };
     prepared.open_store(out).await
 }
@@ -80,6 +81,7 @@ struct Prepared {
     routes: Option<Arc<LiveRoutes>>,
     keys: Option<Arc<LiveKeys>>,
     log_limiter: Arc<log::LogLimiter>,
+    health: Arc<Health>,
 }
 
 impl Prepared {
@@ -141,6 +143,7 @@ impl Prepared {
         for Damage { file, offset, bytes } in &recovered.damage {
             tracing::error!("{file} is damaged: {bytes} bytes from byte {offset} on were left out");
         }
+        self.health.set_problem("counters", left_out(&recovered.damage));
         if let Some(warning) = recovered.warning {
             tracing::warn!("the data directory may not survive a restart: {warning}");
         }
@@ -154,6 +157,7 @@ impl Prepared {
     async fn serve<S: Backend>(self, store: S, out: &mut impl Write) -> Result<(), Failure> {
         let Self { settings, clock, secret, certificate, text, policy, rules, .. } = self;
         let (routes, keys, log_limiter) = (self.routes, self.keys, self.log_limiter);
+        let health = self.health;
         let problems = routes.as_ref().map(|live| live.load().routes.problems_with(&policy));
         if let Some(problems) = problems.filter(|problems| !problems.is_empty()) {
             return Err(problems.join("\n").into());
@@ -161,7 +165,7 @@ impl Prepared {
         let store = Arc::new(store);
         let limiter = Limiter::new(policy, Arc::clone(&store), secret.clone(), clock.clone())?
             .settling_within(settings.receipt_ttl.into());
-        let (metrics, health) = (Arc::new(Metrics::default()), Arc::new(Health::default()));
+        let metrics = Arc::new(Metrics::default());
         let context = RulebookContext {
             secret: secret.clone(),
             clock: clock.clone(),
@@ -207,6 +211,18 @@ impl Prepared {
         };
         shared.serve(out).await
     }
+}
+
+/// What `/ready` says for the whole run about counters that could not be read.
+fn left_out(damage: &[Damage]) -> Option<String> {
+    let Damage { file, offset, .. } = damage.first()?;
+    let more = match damage.len().saturating_sub(1) {
+        0 => String::new(),
+        more => format!(" (and {more} more places)"),
+    };
+    Some(format!(
+        "{file} is damaged from byte {offset} on{more}: counters were left out at the start, so some clients may start from zero; `tidegate data verify` shows more"
+    ))
 }
 
 /// Opens the denial log and the recording, each if it is on.
