@@ -12,7 +12,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::Path;
 use axum::routing::get;
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use http_body_util::BodyExt;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -426,11 +426,47 @@ async fn a_grpc_call_is_denied_as_grpc_whatever_the_application_answers_to_other
     let (limiter, _) = limiter("rules: [{ name: all, key: [], limits: [1/min] }]");
     let app = app(RateLimitLayer::new(limiter).refusal(|_, _| teapot()));
     let call = [("content-type", "application/grpc")];
-    let ask = || send(&app, request("203.0.113.7", Method::POST, "/200", &call));
-    ask().await;
-    let (status, headers, body) = ask().await;
+    let ask = |method: Method, version: Version| {
+        let mut request = request("203.0.113.7", method, "/200", &call);
+        *request.version_mut() = version;
+        send(&app, request)
+    };
+    ask(Method::POST, Version::HTTP_2).await;
+    let (status, headers, body) = ask(Method::POST, Version::HTTP_2).await;
     assert_eq!((status.as_u16(), body.as_str()), (200, ""));
-    assert_eq!(headers["grpc-status"], "8");
+    assert_eq!(
+        (&headers["grpc-status"], &headers["cache-control"]),
+        (&"8".parse().unwrap(), &"no-store".parse().unwrap())
+    );
+    // A `GET` with the content type of gRPC once got this answer too: a success, which a cache stored in place of the page.
+    for (method, version) in [
+        (Method::GET, Version::HTTP_2),
+        (Method::GET, Version::HTTP_11),
+        (Method::POST, Version::HTTP_11),
+    ] {
+        let (status, headers, _) = ask(method, version).await;
+        assert_eq!((status, headers.contains_key("grpc-status")), (teapot().status(), false));
+        assert_eq!(headers["cache-control"], "no-store");
+    }
+}
+
+#[tokio::test]
+async fn head_and_method_overrides_are_subject_to_the_rules_on_the_method_that_they_stand_for() {
+    let rule = |name: &str, method: &str| {
+        format!("  - {{ name: {name}, match: {{ method: {method} }}, key: [ip], limits: [1/h] }}\n")
+    };
+    let rules = format!("rules:\n{}{}", rule("reads", "GET"), rule("deletes", "DELETE"));
+    let (limiter, _) = limiter(&rules);
+    let app = app(RateLimitLayer::new(limiter));
+    let ask = |method: Method, fields: &[(&str, &str)]| {
+        send(&app, request("203.0.113.7", method, "/200", fields))
+    };
+    let delete = [("x-http-method-override", "DELETE")];
+    for expected in [200, 429] {
+        assert_eq!(ask(Method::HEAD, &[]).await.0, expected);
+        assert_eq!(ask(Method::POST, &delete).await.0, expected);
+        assert_eq!(ask(Method::POST, &[]).await.0, 200);
+    }
 }
 
 #[tokio::test]

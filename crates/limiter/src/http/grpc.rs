@@ -74,6 +74,8 @@ fn trailers_only(code: u64, message: &str, pushback: String, details: &[u8]) -> 
     *response.status_mut() = StatusCode::OK;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    // A denial is valid only for the moment, but its status is 200, which caches may store.
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     for (name, value) in [
         ("grpc-status", code.to_string()),
         ("grpc-message", percent_encoded(message)),

@@ -160,7 +160,7 @@ impl<S: Store + 'static> Gate<'_, S> {
             Ok(seat) => seat,
             Err(shed) => {
                 self.give_back(&verdict).await;
-                return Ok(overload_to(&parts.headers, &shed).map(Bytes::from).map(own_body));
+                return Ok(overload_to(&parts, &shed).map(Bytes::from).map(own_body));
             }
         };
         let (request, mut after) = self.admitted((verdict, seat), parts, body);
@@ -253,12 +253,12 @@ impl<S: Store + 'static> Gate<'_, S> {
     fn refused(&self, verdict: &Verdict, request: &Parts) -> Response<Bytes> {
         let (fields, style) = (&request.headers, &self.settings.style);
         let mut response = match &self.settings.refusal {
-            Some(refusal) if !is_grpc(fields) => {
+            Some(refusal) if !is_grpc(request) => {
                 let mut response = refusal(verdict, request);
                 complete(response.headers_mut(), verdict, style);
                 response
             }
-            Some(_) | None => refusal_to(fields, verdict, style).map(Bytes::from),
+            Some(_) | None => refusal_to(request, verdict, style).map(Bytes::from),
         };
         expose(response.headers_mut(), fields.contains_key(header::ORIGIN));
         response

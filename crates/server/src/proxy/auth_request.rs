@@ -119,7 +119,7 @@ impl<S: Backend> Proxy<S> {
         let verdict = taken.map_err(|error| {
             Answer::problem(StatusCode::UNPROCESSABLE_ENTITY, &error.to_string())
         })?;
-        if verdict.allowed() { Ok(()) } else { Err(self.refused(&verdict, &head.headers)) }
+        if verdict.allowed() { Ok(()) } else { Err(self.refused(&verdict, head)) }
     }
 
     /// The request to the auth server: the fields of the client's request, and where it was going.

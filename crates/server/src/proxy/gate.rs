@@ -267,7 +267,7 @@ impl<S: Backend> Proxy<S> {
         self.decisions.of_request("proxy", &verdict, &check);
         self.tally.took(timers::since(began));
         record.decided(&verdict, S::IN_PROCESS);
-        if verdict.allowed() { Ok(verdict) } else { Err(self.refused(&verdict, &head.headers)) }
+        if verdict.allowed() { Ok(verdict) } else { Err(self.refused(&verdict, head)) }
     }
 
     /// Asks the limiter, and waits for a turn if a rule says so. `None`: the server stops before the turn has come. What the
@@ -299,15 +299,15 @@ impl<S: Backend> Proxy<S> {
     }
 
     /// The answer to a request that a limit refuses, as gRPC for gRPC requests.
-    pub(super) fn refused(&self, verdict: &Verdict, request: &HeaderMap) -> Answer {
+    pub(super) fn refused(&self, verdict: &Verdict, request: &Parts) -> Answer {
         let is_grpc = is_grpc(request);
         let mut response = refusal_to(request, verdict, &self.style);
-        expose(response.headers_mut(), request.contains_key(header::ORIGIN));
+        expose(response.headers_mut(), request.headers.contains_key(header::ORIGIN));
         let (mut parts, body) = response.into_parts();
         parts.headers.remove(header::CONTENT_TYPE);
         let kind = if is_grpc { "application/grpc" } else { PROBLEM };
         let table = Arc::clone(&self.pools.borrow().table);
-        let Some(custom) = table.routes.refusals.choose(request).filter(|_| !is_grpc) else {
+        let Some(custom) = table.routes.refusals.choose(&request.headers).filter(|_| !is_grpc) else {
             return Answer::new(parts.status, kind, body).with_all(&parts.headers);
         };
         let retry_after = parts.headers.get(header::RETRY_AFTER);

@@ -5,8 +5,8 @@ use super::observe::RequestRecord;
 use super::upstream::GroupSeats;
 use crate::backend::Backend;
 use crate::web::{Answer, PROBLEM};
+use http::header;
 use http::request::Parts;
-use http::{HeaderMap, header};
 use tidegate::http::{is_grpc, overload_to};
 use tidegate::{Report, Seat, Shed, Verdict};
 
@@ -22,7 +22,7 @@ impl<S: Backend> Proxy<S> {
         let entering = Box::pin(seats.enter(verdict));
         let seat = tokio::select! {
             biased;
-            seat = record.waiting_for_seat(entering) => seat.map_err(|shed| shed_answer(&shed, &head.headers)),
+            seat = record.waiting_for_seat(entering) => seat.map_err(|shed| shed_answer(&shed, head)),
             () = client.drain.nearly_over.cancelled() => Err(stopping()),
         };
         if seat.is_err()
@@ -36,7 +36,7 @@ impl<S: Backend> Proxy<S> {
 }
 
 /// The answer to a request for which the upstream has no capacity, as gRPC for gRPC requests.
-fn shed_answer(shed: &Shed, request: &HeaderMap) -> Answer {
+fn shed_answer(shed: &Shed, request: &Parts) -> Answer {
     let (mut parts, body) = overload_to(request, shed).into_parts();
     parts.headers.remove(header::CONTENT_TYPE);
     let kind = if is_grpc(request) { "application/grpc" } else { PROBLEM };
