@@ -226,3 +226,31 @@ fn forward_auth_does_not_decide_without_the_token() {
     let reply = server.post("/v1/check", r#"{"attributes":{"user":"alice","ip":"203.0.113.7"}}"#);
     assert_eq!(reply.status, 200);
 }
+
+/// A tab or a no-break space behind `Bearer` once hid the token from the limits, and not from the server behind them.
+#[test]
+fn a_token_cannot_be_hidden() {
+    let (issuer, upstream) = (TokenIssuer::new(), Upstream::start("site"));
+    let server = issuer.server(&POLICY.replace("6/h", "1000000/h"), &upstream, &[]);
+    let token = issuer.user("alice");
+    for expected in [200, 200, 429] {
+        assert_eq!(get(&server, Some(&token)).status, expected);
+    }
+    for space in ["\t", " \t", "\u{a0}", "\u{2003}", ",", ""] {
+        let hidden = token.replace(' ', space);
+        assert_eq!(get(&server, Some(&hidden)).status, 401, "{space:?}");
+        let list = [
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":authority", "site"),
+            (":path", "/"),
+            ("authorization", hidden.as_str()),
+        ];
+        let mut two = Two::to(server.proxy);
+        let stream = two.next();
+        two.send(&frame(HEADERS, END_HEADERS | END_STREAM, stream, &fields(&list)));
+        let answer = two.answer(stream);
+        assert!(matches!(answer, Answer::Whole { status: 401, .. }), "{space:?}: {answer:?}");
+    }
+    assert_eq!(upstream.saw().len(), 2);
+}

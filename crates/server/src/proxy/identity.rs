@@ -87,6 +87,10 @@ impl TokenVerifier {
 }
 
 /// The token in `Authorization: Bearer`; `None` for other schemes.
+///
+/// Servers disagree on where the scheme ends: passport-jwt splits at `\s+`, Python's `split()` also at a no-break space. So whatever
+/// begins with `bearer`, behind white space of any kind, must be exactly one space or more and a token. Otherwise a client could
+/// show a token to the upstream server, and none to the limits.
 fn bearer(headers: &HeaderMap) -> Result<Option<&str>, TokenError> {
     let mut fields = headers.get_all(header::AUTHORIZATION).iter();
     let Some(field) = fields.next() else { return Ok(None) };
@@ -95,12 +99,19 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&str>, TokenError> {
         return Err(TokenError::Repeated);
     }
     let field = field.as_bytes().trim_ascii();
-    let end = field.iter().position(|byte| *byte == b' ').unwrap_or(field.len());
-    let (scheme, token) = field.split_at(end);
-    if !scheme.eq_ignore_ascii_case(b"bearer") {
+    // White space beyond ASCII has no visible ASCII characters in any encoding.
+    let scheme = field.iter().position(u8::is_ascii_graphic).and_then(|start| field.get(start..));
+    let is_bearer = |scheme: &[u8]| scheme.eq_ignore_ascii_case(b"bearer");
+    if !scheme.and_then(|scheme| scheme.get(..6)).is_some_and(is_bearer) {
         return Ok(None);
     }
-    let token = str::from_utf8(token.trim_ascii()).map_err(|_| TokenError::Malformed)?;
+    let rest = field.split_at_checked(6).filter(|(scheme, _)| is_bearer(scheme));
+    let rest = rest.and_then(|(_, rest)| str::from_utf8(rest).ok()).unwrap_or_default();
+    let token = rest.trim_start_matches(' ');
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
+    if token.is_empty() || token.len() == rest.len() || !token.bytes().all(is_token) {
+        return Err(TokenError::Malformed);
+    }
     Ok(Some(token))
 }
 

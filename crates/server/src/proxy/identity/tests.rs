@@ -332,3 +332,58 @@ fn a_request_without_a_token_has_no_user_and_one_with_a_wrong_token_is_refused()
     assert_eq!(without_keys.value(user), None);
     assert!(without_keys.check().is_err());
 }
+
+/// `Bearer<TAB>…` and `Bearer<NBSP>…` were once taken for another scheme, so the request had no user and no limit for one, while
+/// passport-jwt (`\s+`) and Python (`split()`) found the token.
+#[test]
+fn what_begins_like_a_bearer_token_is_one_or_is_refused() {
+    let key = KeyPair::generate().unwrap();
+    let verifier = KeyFile::with(&key.public_key_pem()).verifier();
+    let token = signed(&key, &claims());
+    let value = |field: &[u8]| {
+        let mut head = head(Method::GET, &[]);
+        head.headers.insert("authorization", HeaderValue::from_bytes(field).unwrap());
+        let identity = RequestIdentity::of(Some(&verifier), &head, AuthAnswer::Nothing);
+        let value = identity.value(VerifiedSource::Jwt("sub"));
+        (value, identity.check().map_err(|answer| answer.status.as_u16()).err())
+    };
+    let of = |start: &[u8], end: &[u8]| [start, token.as_bytes(), end].concat();
+    for start in ["Bearer ", "bearer   ", "BEARER ", " \tBearer "] {
+        let (value, refused) = value(&of(start.as_bytes(), b" \t"));
+        assert_eq!((value.as_deref(), refused), (Some("alice"), None), "{start:?}");
+    }
+    let spaces: [&[u8]; 9] = [
+        b"\t",
+        b" \t",
+        b"\t ",
+        b"\xa0",
+        b" \xa0",
+        "\u{a0}".as_bytes(),
+        "\u{2003}".as_bytes(),
+        "\u{3000}".as_bytes(),
+        b"\x85",
+    ];
+    for space in spaces {
+        let between = of(&[b"bearer", space].concat(), b"");
+        let before = of(&[space, b"\xa0Bearer "].concat(), b"");
+        let behind = of(b"Bearer ", &[space, b"x"].concat());
+        for field in [between, before, behind] {
+            assert_eq!(value(&field), (None, Some(401)), "{}", String::from_utf8_lossy(&field));
+        }
+    }
+    for field in [
+        "Bearer",
+        "Bearer ",
+        "bearer,",
+        "Bearer: x",
+        "Bearerx y",
+        "Bearer=x",
+        "Bearer \"x\"",
+        "Bearer x, Basic y",
+    ] {
+        assert_eq!(value(field.as_bytes()), (None, Some(401)), "{field}");
+    }
+    for field in ["Basic YTpi", "Beare r", "bear", "", "\u{a0}", "Digest bearer=x"] {
+        assert_eq!(value(field.as_bytes()), (None, None), "{field}");
+    }
+}
