@@ -46,6 +46,8 @@
     )
 )]
 
+#[cfg(any(feature = "memcached", feature = "redis"))]
+mod bounded_map;
 mod clock;
 mod durable;
 mod error;

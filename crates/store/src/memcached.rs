@@ -323,7 +323,8 @@ impl StoreHealth for Memcached {
         let complaint = |server: &Arc<MemcachedServer>| {
             Some(format!("{}: {}", server.name(), server.complaint()?))
         };
-        let complaints: Vec<String> = self.servers.iter().filter_map(complaint).collect();
+        let complaints = self.servers.iter().filter_map(complaint).chain(self.debts.complaint());
+        let complaints: Vec<String> = complaints.collect();
         (!complaints.is_empty()).then(|| complaints.join("; "))
     }
 

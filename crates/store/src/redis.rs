@@ -462,6 +462,7 @@ impl StoreHealth for Redis {
             self.nodes.complaint(unreachable.is_some()),
             self.shapes.complaint(),
             self.foreign.complaint(self.router.now()),
+            self.debts.complaint(),
         ];
         let complaints: Vec<String> = complaints.into_iter().flatten().collect();
         (!complaints.is_empty()).then(|| complaints.join("; "))

@@ -1,16 +1,17 @@
 //! All leases of a node: a bounded table.
 //!
 //! A state gets a lease when it is hot here, or when the store refuses it because other nodes hold the rest of its bucket. The
-//! table is sharded; a shard that is full gives back the lease that was not used for the longest time.
+//! table is sharded. A shard that is full looks at a few leases, a hand's breadth further each time, and gives back the one of them
+//! that was not used for the longest time (the sampled LRU of Redis). So a new lease takes constant time, whatever is full.
 
 use super::hot_keys::HotKeys;
 use super::lease::{Lease, LeaseAction, LeaseEvent, LeaseMoment, LeaseTotals};
+use crate::bounded_map::{BoundedMap, LOOKS};
 use crate::limit_serial::next_serial;
 use crate::reports::LeaseReport;
-use crate::state_hasher::PassThroughHasher;
 use crate::sync::{Mutex, MutexGuard, lock};
-use std::collections::{BTreeMap, HashMap};
-use std::hash::BuildHasherDefault;
+use std::array;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use tidegate_core::{
@@ -37,7 +38,7 @@ pub(crate) struct LeaseTable {
     imbalance: Mutex<Option<String>>,
 }
 
-type LeaseShard = HashMap<StateId, TableEntry, BuildHasherDefault<PassThroughHasher>>;
+type LeaseShard = BoundedMap<TableEntry>;
 
 struct TableEntry {
     /// The serial number of the limit of the last take.
@@ -62,7 +63,7 @@ pub(crate) type LeaseActions = Vec<(StateId, LeaseAction)>;
 impl LeaseTable {
     pub(crate) fn new() -> Self {
         Self {
-            shards: Default::default(),
+            shards: array::from_fn(|_| Mutex::new(BoundedMap::new(MAX_PER_SHARD))),
             count: AtomicUsize::new(0),
             hot: HotKeys::new(),
             nodes: AtomicU32::new(1),
@@ -109,7 +110,7 @@ impl LeaseTable {
     /// Puts back what was spent for a plan that is refused, unless the limit was edited meanwhile.
     pub(crate) fn undo(&self, now: &LeaseMoment, state: StateId, spent: &Spent) {
         if let Some(mut shard) = self.shard(state)
-            && let Some(entry) = shard.get_mut(&state).filter(|entry| entry.serial == spent.serial)
+            && let Some(entry) = shard.get_mut(state).filter(|entry| entry.serial == spent.serial)
         {
             entry.lease.on_event(now, LeaseEvent::Undone(spent.receipt, spent.epoch));
         }
@@ -136,7 +137,7 @@ impl LeaseTable {
             self.begin(&mut shard, now, take, terms, actions);
         }
         let action = shard
-            .get_mut(&take.state)
+            .get_mut(take.state)
             .and_then(|entry| entry.lease.on_event(now, LeaseEvent::Missed(weight)));
         actions.extend(action.map(|action| (take.state, action)));
     }
@@ -154,7 +155,7 @@ impl LeaseTable {
         event: LeaseEvent,
     ) -> Option<LeaseAction> {
         let mut shard = self.shard(state)?;
-        let entry = shard.get_mut(&state)?;
+        let entry = shard.get_mut(state)?;
         // Each lease has a copy of its limit of its own, so this is the lease that asked.
         Arc::ptr_eq(entry.lease.limit(), limit).then(|| entry.lease.on_event(now, event))?
     }
@@ -169,7 +170,7 @@ impl LeaseTable {
     ) {
         let Some(slice) = tidegate_core::Slice::of_slot(receipt) else { return };
         if let Some(mut shard) = self.shard(state)
-            && let Some(entry) = shard.get_mut(&state)
+            && let Some(entry) = shard.get_mut(state)
             && **entry.lease.limit() == *limit
         {
             entry.lease.on_event(now, LeaseEvent::Refunded(slice));
@@ -181,15 +182,12 @@ impl LeaseTable {
         self.nodes.store(now.nodes, Ordering::Relaxed);
         for shard in &self.shards {
             let mut shard = lock(shard);
-            for (state, entry) in &mut *shard {
+            for (state, entry) in shard.iter_mut() {
                 let action = entry.lease.on_event(now, LeaseEvent::Looked);
-                actions.extend(action.map(|action| (*state, action)));
+                actions.extend(action.map(|action| (state, action)));
             }
-            let over: Vec<StateId> = shard
-                .iter()
-                .filter(|(_, entry)| entry.lease.is_over(now))
-                .map(|(state, _)| *state)
-                .collect();
+            let over = shard.iter().filter(|(_, entry)| entry.lease.is_over(now));
+            let over: Vec<StateId> = over.map(|(state, _)| state).collect();
             for state in over {
                 self.remove(&mut shard, state);
             }
@@ -200,7 +198,7 @@ impl LeaseTable {
     pub(crate) fn end(&self, now: &LeaseMoment, actions: &mut LeaseActions) {
         for shard in &self.shards {
             let mut shard = lock(shard);
-            let states: Vec<StateId> = shard.keys().copied().collect();
+            let states: Vec<StateId> = shard.iter().map(|(state, _)| state).collect();
             for state in states {
                 self.end_one(&mut shard, now, state, actions);
             }
@@ -220,7 +218,7 @@ impl LeaseTable {
     pub(crate) fn report(&self) -> Vec<LeaseReport> {
         let mut groups = lock(&self.ended).clone();
         for shard in &self.shards {
-            for entry in lock(shard).values() {
+            for (_, entry) in lock(shard).iter() {
                 let report = groups.entry(entry.lease.terms().group).or_default();
                 report.leases = report.leases.saturating_add(1);
                 add_totals(report, &entry.lease);
@@ -232,11 +230,11 @@ impl LeaseTable {
     /// Leases whose totals do not agree.
     #[cfg(feature = "testing")]
     pub(crate) fn imbalance(&self) -> Option<String> {
-        let wrong = |entry: &TableEntry| {
+        let wrong = |(_, entry): (StateId, &TableEntry)| {
             let (totals, held) = (entry.lease.totals(), entry.lease.held());
             (!totals.agree(held)).then(|| format!("{totals:?}, and {held} is held"))
         };
-        let now = || self.shards.iter().find_map(|shard| lock(shard).values().find_map(wrong));
+        let now = || self.shards.iter().find_map(|shard| lock(shard).iter().find_map(wrong));
         lock(&self.imbalance).clone().or_else(now)
     }
 
@@ -256,7 +254,7 @@ impl LeaseTable {
         actions: &mut LeaseActions,
     ) -> Option<&'s mut TableEntry> {
         let serial = take.limit.serial(next_serial);
-        let entry = shard.get_mut(&take.state)?;
+        let entry = shard.get_mut(take.state)?;
         if entry.serial != serial {
             if **entry.lease.limit() != *take.limit {
                 self.end_one(shard, now, take.state, actions);
@@ -264,7 +262,7 @@ impl LeaseTable {
             }
             entry.serial = serial;
         }
-        shard.get_mut(&take.state)
+        shard.get_mut(take.state)
     }
 
     fn begin(
@@ -275,9 +273,11 @@ impl LeaseTable {
         terms: &LeaseTerms,
         actions: &mut LeaseActions,
     ) {
-        if shard.len() >= MAX_PER_SHARD {
-            let oldest = shard.iter().min_by_key(|(_, entry)| entry.lease.used_at());
-            if let Some(oldest) = oldest.map(|(state, _)| *state) {
+        if shard.is_full() {
+            let few = (0..LOOKS).filter_map(|_| {
+                shard.look().map(|(state, entry)| (entry.lease.used_at(), state))
+            });
+            if let Some((_, oldest)) = few.min() {
                 self.end_one(shard, now, oldest, actions);
             }
         }
@@ -295,7 +295,7 @@ impl LeaseTable {
         state: StateId,
         actions: &mut LeaseActions,
     ) {
-        if let Some(entry) = shard.get_mut(&state) {
+        if let Some(entry) = shard.get_mut(state) {
             let action = entry.lease.on_event(now, LeaseEvent::Ended);
             actions.extend(action.map(|action| (state, action)));
         }
@@ -303,7 +303,7 @@ impl LeaseTable {
     }
 
     fn remove(&self, shard: &mut LeaseShard, state: StateId) {
-        let Some(mut entry) = shard.remove(&state) else { return };
+        let Some(mut entry) = shard.remove(state) else { return };
         self.count.fetch_sub(1, Ordering::Relaxed);
         entry.lease.lose();
         #[cfg(feature = "testing")]
@@ -418,9 +418,12 @@ mod tests {
         assert_eq!(table.report()[0].held, held);
     }
 
+    /// Each further lease looked at a whole shard under its lock, for the one that was not used for the longest time.
     #[test]
-    fn the_table_is_bounded_and_gives_back_what_was_not_used_for_the_longest_time() {
+    fn a_full_table_takes_a_constant_number_of_steps_and_keeps_what_is_used() {
         let (table, limit) = (LeaseTable::new(), limit(1_000_000));
+        let looked = || table.shards.iter().map(|shard| lock(shard).looked).sum::<u64>();
+        let used = leased(7, &limit);
         let mut actions = LeaseActions::new();
         let passes = limit.peek(&Written::empty(&limit), NOW);
         // Each state is hot in an interval of its own: so none is in the way of another.
@@ -428,15 +431,18 @@ mod tests {
             local: NOW.after(Span::from_millis(100 * n)).unwrap(),
             ..moment()
         };
-        for state in 0..20_000_u64 {
+        (0..8).for_each(|_| table.missed(&later(0), &used, &passes, &mut actions));
+        for state in 1..=163_840_u64 {
             let id = u128::from(state).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
-            let take = leased(id, &limit);
-            for _ in 0..8 {
-                table.missed(&later(state), &take, &passes, &mut actions);
-            }
+            let (take, before) = (leased(id, &limit), looked());
+            (0..8).for_each(|_| table.missed(&later(state), &take, &passes, &mut actions));
+            assert!(looked() - before <= 4, "the {state}th lease");
+            table.missed(&later(state), &used, &passes, &mut actions);
+            actions.clear();
         }
         let leases = table.report()[0].leases;
         assert!(leases <= 16_384 && leases > 10_000, "{leases}");
+        assert!(table.shard(used.state).unwrap().contains(used.state), "it is always in use");
         assert_eq!(table.imbalance(), None);
     }
 }

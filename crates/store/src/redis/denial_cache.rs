@@ -13,8 +13,9 @@
 //! moment when the state passes again. A fixed window ends when it ends. Concurrency limits bypass it too: a permit that another
 //! node gives back must be usable at once.
 
+use crate::bounded_map::BoundedMap;
 use crate::sync::{Mutex, lock};
-use std::collections::HashMap;
+use std::array;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tidegate_core::{
     Algorithm, Cost, Limit, Need, Plan, PlanOutcome, RejectedCost, Span, State, StateId, Take,
@@ -25,7 +26,7 @@ use tidegate_core::{
 pub(super) struct DenialCache {
     enabled: bool,
     /// Sharded by the lowest bits of the id, which is a keyed hash. Locked to look or to write.
-    shards: [Mutex<HashMap<StateId, CachedState>>; SHARDS],
+    shards: [Mutex<BoundedMap<CachedState>>; SHARDS],
     /// How many states are cached, or a few more. Relaxed: a caller that misses one calls the store.
     count: AtomicUsize,
 }
@@ -63,7 +64,8 @@ impl CachedState {
 
 impl DenialCache {
     pub(super) fn new(enabled: bool) -> Self {
-        Self { enabled, shards: Default::default(), count: AtomicUsize::new(0) }
+        let shards = array::from_fn(|_| Mutex::new(BoundedMap::new(MAX_PER_SHARD)));
+        Self { enabled, shards, count: AtomicUsize::new(0) }
     }
 
     /// The cached states of all these takes; `None` if one of them is not cached.
@@ -73,7 +75,7 @@ impl DenialCache {
         }
         let cached = |take: &Take<'_>| {
             let mut shard = lock(self.shard(take.state)?);
-            let cached = shard.get_mut(&take.state)?;
+            let cached = shard.get_mut(take.state)?;
             let age = now.since(cached.at);
             let good = age < FRESH_FOR || (age < FRESH_WHILE_RENEWING && cached.renewing);
             cached.renewing |= !good;
@@ -128,31 +130,28 @@ impl DenialCache {
     fn remember(&self, state: StateId, cached: CachedState) {
         let Some(shard) = self.shard(state) else { return };
         let mut shard = lock(shard);
-        if shard.len() >= MAX_PER_SHARD && !shard.contains_key(&state) {
+        if shard.is_full() && !shard.contains(state) {
             let (now, before) = (cached.at, shard.len());
-            shard.retain(|_, cached| now.since(cached.at) < FRESH_WHILE_RENEWING);
+            shard.make_room(|cached| now.since(cached.at) >= FRESH_WHILE_RENEWING);
             self.count.fetch_sub(before.saturating_sub(shard.len()), Ordering::Relaxed);
-            if shard.len() >= MAX_PER_SHARD {
-                return;
-            }
         }
-        if shard.insert(state, cached).is_none() {
-            self.count.fetch_add(1, Ordering::Relaxed);
-        }
+        let before = shard.len();
+        shard.insert(state, cached);
+        self.count.fetch_add(shard.len().saturating_sub(before), Ordering::Relaxed);
     }
 
     /// Drops states that may refuse less than before.
     pub(super) fn forget(&self, states: impl Iterator<Item = StateId>) {
         for state in states {
             if let Some(shard) = self.shard(state)
-                && lock(shard).remove(&state).is_some()
+                && lock(shard).remove(state).is_some()
             {
                 self.count.fetch_sub(1, Ordering::Relaxed);
             }
         }
     }
 
-    fn shard(&self, state: StateId) -> Option<&Mutex<HashMap<StateId, CachedState>>> {
+    fn shard(&self, state: StateId) -> Option<&Mutex<BoundedMap<CachedState>>> {
         let [.., last] = state.0.to_be_bytes();
         self.shards.get(usize::from(last) % SHARDS)
     }
@@ -228,14 +227,19 @@ mod tests {
         assert!(cache.look(&both, at(0)).is_none());
     }
 
+    /// With more refused keys than the cache holds, each further one looked at a whole shard under its lock.
     #[test]
-    fn the_cache_is_bounded_and_drops_expired_states_first() {
+    fn a_full_cache_takes_a_constant_number_of_steps_and_drops_expired_states() {
         let (cache, limit) = (DenialCache::new(true), limit(Algorithm::TOKEN_BUCKET));
-        for id in 0..100_000 {
+        let looked = || cache.shards.iter().map(|shard| lock(shard).looked).sum::<u64>();
+        let most = u128::try_from(SHARDS * MAX_PER_SHARD).unwrap();
+        for id in 0..10 * most {
+            let before = looked();
             noted(&cache, Take::new(StateId(id), &limit, Cost::ONE), at(0));
+            assert!(looked() - before <= 4, "the {id}th refused key");
         }
         assert_eq!(cache.count.load(Ordering::Relaxed), SHARDS * MAX_PER_SHARD);
-        let late = noted(&cache, Take::new(StateId(200_000), &limit, Cost::ONE), at(1_000));
+        let late = noted(&cache, Take::new(StateId(10 * most), &limit, Cost::ONE), at(1_000));
         assert!(cache.look(late.takes(), at(1_001)).is_some());
     }
 
