@@ -186,7 +186,9 @@ fn failed(error: &UpstreamError) -> Answer {
         UpstreamError::Full | UpstreamError::Drained | UpstreamError::NoRoom => {
             (StatusCode::SERVICE_UNAVAILABLE, "cannot be asked at the moment")
         }
-        UpstreamError::TimedOut => (StatusCode::GATEWAY_TIMEOUT, "did not answer in time"),
+        UpstreamError::TimedOut | UpstreamError::TimedOutByClient => {
+            (StatusCode::GATEWAY_TIMEOUT, "did not answer in time")
+        }
         UpstreamError::Unreachable | UpstreamError::Broken(_) | UpstreamError::Invalid(_) => {
             (StatusCode::BAD_GATEWAY, "gave no valid answer")
         }

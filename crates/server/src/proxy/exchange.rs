@@ -8,8 +8,8 @@ use super::auth_request;
 use super::gate::{Admitted, Proxy, ProxyClient, expose};
 use super::headers::{self, Forwarding, UpstreamOutcome};
 use super::interim::InterimAnswers;
-use super::request_body::RequestBody;
-use super::routes::{HostField, ServerUrl};
+use super::request_body::{BodyProgress, RequestBody};
+use super::routes::{HostField, ServerUrl, UpstreamTimeouts};
 use super::upstream::{UpstreamBody, UpstreamError};
 use crate::backend::Backend;
 use crate::net::after;
@@ -23,6 +23,7 @@ use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::task::Poll;
+use std::time::Duration;
 use tidegate::{Report, Verdict};
 
 impl<S: Backend> Proxy<S> {
@@ -53,7 +54,8 @@ impl<S: Backend> Proxy<S> {
             Err(error) => {
                 let answer = failed(&error);
                 admitted.record.failed(&error, answer.status);
-                self.report(&admitted, None, StatusCode::BAD_GATEWAY).await;
+                let said = error.is_by_client().then_some(UpstreamOutcome::Failure);
+                self.report(&admitted, said, StatusCode::BAD_GATEWAY).await;
                 return Err(answer);
             }
         };
@@ -81,7 +83,16 @@ impl<S: Backend> Proxy<S> {
         client: &ProxyClient,
         interim: &InterimAnswers,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
-        let until = admitted.pool.group.spec.timeouts.total.map(after);
+        let timeouts = admitted.pool.group.spec.timeouts;
+        let until = timeouts.total.map(after);
+        let progress = request.body().progress();
+        let late = || {
+            let waited = progress.as_ref().map(BodyProgress::waited_for_client);
+            match leaves_too_little(timeouts, waited.unwrap_or_default()) {
+                true => UpstreamError::TimedOutByClient,
+                false => UpstreamError::TimedOut,
+            }
+        };
         let bounds = client.exchange(until).ok_or(UpstreamError::NoRoom)?;
         let (pool, home) = (&admitted.pool, admitted.home.as_deref());
         let mut sending = pin!(pool.send(request, home, bounds, &mut admitted.record));
@@ -92,7 +103,7 @@ impl<S: Backend> Proxy<S> {
                 return Poll::Ready(Err(UpstreamError::Invalid("too many interim answers")));
             }
             if let (Poll::Pending, Some(over)) = (&sent, &mut over) {
-                return over.as_mut().poll(context).map(|()| Err(UpstreamError::TimedOut));
+                return over.as_mut().poll(context).map(|()| Err(late()));
             }
             sent
         })
@@ -154,6 +165,16 @@ impl<S: Backend> Proxy<S> {
     }
 }
 
+/// Whether a client that the upstream server waited for this long has left it too little of `total` to answer. A server that is
+/// down takes all of the time by itself, so its clients are not blamed.
+fn leaves_too_little(timeouts: UpstreamTimeouts, waited: Duration) -> bool {
+    let Some(total) = timeouts.total else { return false };
+    // With more time left than `first_byte`, that timeout would have ended the request, whatever the client had done.
+    let first_byte = timeouts.first_byte.filter(|first_byte| *first_byte < total);
+    let needed = first_byte.unwrap_or_default().max(total.checked_div(4).unwrap_or_default());
+    total.saturating_sub(waited) < needed
+}
+
 /// Whether a status counts as a failure of the client. Errors of the server do not: an outage must not lock users out.
 fn is_failure(status: StatusCode) -> bool {
     matches!(
@@ -199,7 +220,7 @@ fn failed(error: &UpstreamError) -> Answer {
         UpstreamError::Unreachable | UpstreamError::Broken(_) | UpstreamError::Invalid(_) => {
             StatusCode::BAD_GATEWAY
         }
-        UpstreamError::TimedOut => StatusCode::GATEWAY_TIMEOUT,
+        UpstreamError::TimedOut | UpstreamError::TimedOutByClient => StatusCode::GATEWAY_TIMEOUT,
         UpstreamError::Full | UpstreamError::Drained | UpstreamError::NoRoom => {
             StatusCode::SERVICE_UNAVAILABLE
         }
@@ -209,4 +230,26 @@ fn failed(error: &UpstreamError) -> Answer {
         return answer.with(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_to_blame_that_leaves_less_than_first_byte_or_a_quarter_of_total() {
+        let [ms, seconds] = [Duration::from_millis, Duration::from_secs];
+        let left = |first_byte: u64, total: Option<u64>, waited: u64| {
+            let (first_byte, total) = (Some(seconds(first_byte)), total.map(seconds));
+            let timeouts = UpstreamTimeouts { first_byte, total, ..UpstreamTimeouts::default() };
+            leaves_too_little(timeouts, ms(waited))
+        };
+        // `first_byte` is longer than `total`, so a quarter of `total` decides.
+        assert_eq!([0, 1_499, 1_501, 1_850, 9_000].map(|waited| left(30, Some(2), waited)), [
+            false, false, true, true, true
+        ]);
+        assert_eq!([0, 6_999, 7_001].map(|waited| left(3, Some(10), waited)), [false, false, true]);
+        assert_eq!([7_400, 7_501].map(|waited| left(1, Some(10), waited)), [false, true]);
+        assert!(!left(1, None, 100_000));
+    }
 }

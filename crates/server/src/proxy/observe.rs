@@ -184,7 +184,7 @@ impl RequestRecord {
     pub(crate) fn failed(&mut self, error: &UpstreamError, status: StatusCode) {
         let answer = match error {
             UpstreamError::Unreachable => ProxyAnswer::Unreachable,
-            UpstreamError::TimedOut => ProxyAnswer::Timeout,
+            UpstreamError::TimedOut | UpstreamError::TimedOutByClient => ProxyAnswer::Timeout,
             UpstreamError::Broken(_) => ProxyAnswer::Broken,
             UpstreamError::Invalid(_) => ProxyAnswer::Invalid,
             UpstreamError::Full | UpstreamError::Drained | UpstreamError::NoRoom => {

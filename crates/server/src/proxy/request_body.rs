@@ -15,6 +15,7 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// The body of a request to an upstream server.
@@ -34,9 +35,18 @@ enum BodySource {
     Stream(Incoming),
 }
 
-/// When the upstream server last took a piece of the body. A server that still reads a slow upload is not late.
+/// How a body moves. Its request, its timeouts and its report look at it.
 #[derive(Clone)]
-pub(crate) struct BodyProgress(Rc<Cell<Instant>>);
+pub(crate) struct BodyProgress(Rc<BodyTimes>);
+
+struct BodyTimes {
+    /// When the upstream server last took a piece. A server that still reads a slow upload is not late.
+    taken: Cell<Instant>,
+    /// Since when the upstream server waits for the next piece of the client; `None` while the client waits for the server.
+    waiting: Cell<Option<Instant>>,
+    /// For how long it waited for earlier pieces.
+    waited: Cell<Duration>,
+}
 
 /// Where the reader of a client's connection leaves the next piece of a body. Both ends are on one worker.
 #[derive(Default)]
@@ -145,7 +155,7 @@ impl RequestBody {
     /// Notes that the upstream server has taken a piece.
     fn taken(&self, frame: Option<&Result<Frame<Bytes>, io::Error>>) {
         if let Some(progress) = &self.progress {
-            progress.0.set(timers::now());
+            progress.taken();
         }
         let data = frame.and_then(|frame| frame.as_ref().ok()?.data_ref());
         if let (Some(counter), Some(data)) = (&self.counter, data) {
@@ -157,11 +167,31 @@ impl RequestBody {
 
 impl BodyProgress {
     fn new() -> Self {
-        Self(Rc::new(Cell::new(timers::now())))
+        let (taken, waiting) = (Cell::new(timers::now()), Cell::default());
+        Self(Rc::new(BodyTimes { taken, waiting, waited: Cell::default() }))
+    }
+
+    fn taken(&self) {
+        self.0.waited.set(self.waited_for_client());
+        self.0.waiting.set(None);
+        self.0.taken.set(timers::now());
+    }
+
+    /// The upstream server wants a piece, and the client has not sent it.
+    fn waits(&self) {
+        if self.0.waiting.get().is_none() {
+            self.0.waiting.set(Some(timers::now()));
+        }
     }
 
     pub(crate) fn last(&self) -> Instant {
-        self.0.get()
+        self.0.taken.get()
+    }
+
+    /// For how long the upstream server has waited for the client, in all.
+    pub(crate) fn waited_for_client(&self) -> Duration {
+        let now = self.0.waiting.get().map(timers::since).unwrap_or_default();
+        self.0.waited.get().saturating_add(now)
     }
 }
 
@@ -187,8 +217,10 @@ impl Body for RequestBody {
                 Pin::new(body).poll_frame(context).map_err(io::Error::other)
             }
         };
-        if let Poll::Ready(frame) = &polled {
-            this.taken(frame.as_ref());
+        match (&polled, &this.progress) {
+            (Poll::Ready(frame), _) => this.taken(frame.as_ref()),
+            (Poll::Pending, Some(progress)) => progress.waits(),
+            (Poll::Pending, None) => {}
         }
         polled.map(|frame| frame.map(|frame| frame.map(cleaned)))
     }

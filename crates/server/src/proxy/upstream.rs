@@ -36,6 +36,9 @@ pub(crate) enum UpstreamError {
     Unreachable,
     #[error("the upstream server did not answer in time")]
     TimedOut,
+    /// The client sent its request so slowly that too little of the time for the whole exchange was left.
+    #[error("the request arrived too slowly for an answer in time")]
+    TimedOutByClient,
     #[error("the connection to the upstream server broke: {0}")]
     Broken(String),
     #[error("the answer of the upstream server is not valid: {0}")]
@@ -46,6 +49,13 @@ pub(crate) enum UpstreamError {
     NoRoom,
     #[error("all upstream servers are drained")]
     Drained,
+}
+
+impl UpstreamError {
+    /// Whether the client is to blame, so that the request counts as a failure.
+    pub(crate) const fn is_by_client(&self) -> bool {
+        matches!(self, Self::TimedOutByClient)
+    }
 }
 
 impl From<NoSeat> for UpstreamError {
