@@ -63,6 +63,8 @@ fn judged(document: &str, more: &[&str], left_out: &str, examples: &str) -> Stri
         .args(["run", document])
         .args(["--phases", "examples,coverage,fuzzing", "--max-examples", examples, "--seed", "1"])
         .args(["--checks", "all", "--no-color"])
+        // The machine may be slow; that says nothing about the server.
+        .args(["--suppress-health-check", "too_slow", "--request-timeout", "120"])
         .args(["--warnings", "off", "--exclude-checks", left_out])
         .args(more)
         .env("PYTHONPATH", &tool)

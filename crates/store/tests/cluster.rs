@@ -14,7 +14,6 @@ mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 use support::address::{look_again, own_ip};
 use support::cluster::{Cluster, PATIENCE};
 use support::server::{ENGINES, Server};
@@ -247,7 +246,7 @@ async fn a_server_that_is_down_affects_only_its_own_slots() {
             }
         }
     };
-    let named = tokio::time::timeout(Duration::from_secs(30), named).await.unwrap();
+    let named = tokio::time::timeout(PATIENCE, named).await.unwrap();
     assert_eq!(named, [1]);
     let before = used(&store, here, &limit).await;
     assert!(store.take(&plan(&[(there, &limit)])).await[0].is_err());
