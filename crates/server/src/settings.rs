@@ -65,6 +65,8 @@ pub(crate) struct Settings {
     /// Which tokens are accepted, if there are keys.
     pub(crate) tokens: Option<TokenSettings>,
     pub(crate) http: Listen,
+    /// Names of the HTTP API and the metrics listener, besides addresses and private names.
+    pub(crate) http_hosts: Vec<String>,
     pub(crate) legacy_headers: Option<LegacyReset>,
     pub(crate) grpc: Listen,
     pub(crate) grpc_options: GrpcOptions,
@@ -234,6 +236,7 @@ impl Settings {
             tls: reader.tls(),
             tokens: reader.tokens(),
             http,
+            http_hosts: value::words(reader.text("http.hosts")),
             legacy_headers: reader.check("http.legacy_headers", value::legacy).flatten(),
             grpc,
             grpc_options: reader.grpc_options(),

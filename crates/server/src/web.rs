@@ -7,12 +7,12 @@
 
 mod call;
 mod guard;
+mod hosts;
 mod http1;
 mod http2;
 
-#[cfg(test)]
-pub(crate) use call::Headers;
-pub(crate) use call::{Answer, Call, FLAGS, JSON, OVER, PRIORITY, PROBLEM, rules_over};
+pub(crate) use call::{Answer, Call, FLAGS, Headers, JSON, OVER, PRIORITY, PROBLEM, rules_over};
+pub(crate) use hosts::{ForeignRequest, Hosts, is_of_page};
 pub(crate) use http1::{
     AfterAnswer, BodyBound, BodyError, HeadError, PREFACE, UNREAD, chunk_size, field, head,
     status_line, write_answer,

@@ -6,13 +6,13 @@
 
 use crate::backend::Backend;
 use crate::health::Health;
-use crate::metrics::{GaugeReadings, Metrics};
+use crate::metrics::{GaugeReadings, Metrics, Refused};
 use crate::net::{Budget, Certificate};
 use crate::proxy::LiveRoutes;
 use crate::rule_files::RuleFiles;
 use crate::rulebook::Rulebook;
 use crate::top_keys::TopKeys;
-use crate::web::{Answer, BodyBound, Call, WebHandler};
+use crate::web::{Answer, BodyBound, Call, Hosts, WebHandler};
 use http::{HeaderValue, StatusCode, header};
 use std::sync::Arc;
 use tidegate::{Clock, Elasticity, Limiter};
@@ -37,6 +37,8 @@ pub(crate) struct MetricsPage<S> {
     pub(crate) certificate: Option<Arc<Certificate>>,
     pub(crate) clock: Clock,
     pub(crate) top: TopKeys,
+    /// The names of the metrics listener.
+    pub(crate) hosts: Hosts,
 }
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -50,6 +52,10 @@ impl<S: Backend> WebHandler for MetricsPage<S> {
     }
 
     fn begin(&self, call: &Call<'_>) -> Result<((), BodyBound), Answer> {
+        self.hosts.check(call).map_err(|foreign| {
+            self.metrics.refused(Refused::Foreign);
+            self.hosts.refusal(foreign)
+        })?;
         match (call.path, call.method) {
             ("/metrics", "GET" | "HEAD") => Ok(((), BodyBound::bytes(0))),
             ("/metrics", _) => {

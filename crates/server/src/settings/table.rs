@@ -232,6 +232,12 @@ pub(crate) const TABLE: &[Setting] = &[
         "Maximum number of open connections from one IPv4 address or IPv6 /64; an address that the policy trusts may have 7/8 of http.max_connections",
     ),
     setting(
+        "http.hosts",
+        "NAMES",
+        "",
+        "Host names of the HTTP API and of the metrics listener, besides addresses, names of one label, and names in `.local`, `.internal` and `.svc`, which are always accepted",
+    ),
+    setting(
         "http.legacy_headers",
         "FORM",
         "off",

@@ -240,8 +240,13 @@ async fn one_request<W: WebHandler>(
     handler: &W,
     (listener, work): (&ListenerContext, &InFlightRequest),
 ) -> Answer {
-    let (parts, mut body) = request.into_parts();
+    let (mut parts, mut body) = request.into_parts();
     let room = work.reserve();
+    let checked = check_head(&parts);
+    // Handlers find the host where HTTP/1 has it. If there is such a field, it names the same one.
+    if let Some(host) = parts.uri.authority().and_then(|host| host.as_str().parse().ok()) {
+        parts.headers.insert(header::HOST, host);
+    }
     let call = Call {
         peer,
         method: parts.method.as_str(),
@@ -251,7 +256,7 @@ async fn one_request<W: WebHandler>(
         body: b"",
         room: &room,
     };
-    if let Err(error) = check_head(&parts) {
+    if let Err(error) = checked {
         return refused(error, listener);
     }
     let (route, bound) = match handler.begin(&call) {

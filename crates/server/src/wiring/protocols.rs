@@ -7,6 +7,7 @@ use crate::front::metrics_page::MetricsPage;
 use crate::front::{Front, admin, grpc, http, resp};
 use crate::net::{Budget, ListenerContext, LongWorkQueue, Protocols, Versions, Workers};
 use crate::settings::Listen;
+use crate::web::Hosts;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -75,7 +76,8 @@ impl<S: Backend> Server<S> {
         let proxy_budget = self.proxy_budget.clone();
         let tls_of_proxy = self.tls(&settings.proxy, &[b"h2", b"http/1.1"])?;
         let proxies = self.proxy_maker(style)?.map(Arc::new);
-        let decisions = self.decisions.clone();
+        let (decisions, http_hosts) = (self.decisions.clone(), settings.http_hosts.clone());
+        let places = LongWorkQueue::shared_places();
         let make = move || -> Protocols<Front<S>> {
             let decisions = decisions.on_worker();
             let long_work = Rc::new(LongWorkQueue::new(S::IN_PROCESS));
@@ -87,6 +89,7 @@ impl<S: Backend> Server<S> {
             let context = |timeouts, tls| context_within(timeouts, tls, &budget);
             let (metrics, health) = (|| Arc::clone(&metrics), Arc::clone(&health));
             let http = http::HttpHandler::new(limiter.clone(), style, metrics(), health)
+                .called(&http_hosts)
                 .deciding_descriptors_by(of_descriptors.clone())
                 .noting(decisions.clone())
                 .taking(&long_work);
@@ -156,6 +159,7 @@ impl<S: Backend> Server<S> {
             certificate: self.certificate.clone(),
             clock: self.clock.clone(),
             top: self.decisions.top.clone(),
+            hosts: Hosts::of_programs(&self.settings.http_hosts),
         }
     }
 

@@ -88,12 +88,13 @@ fn its_http_paths_are_served() {
     let server = server();
     let healthy = server.get("/healthcheck");
     assert_eq!((healthy.status, healthy.body.as_str()), (200, "OK"));
-    // As in its documentation, without a content type for JSON.
-    let ask = |body: &str| {
-        let kind = [("content-type", "application/x-www-form-urlencoded")];
-        request(server.http, "POST", "/json", &kind, body)
+    let ask_as = |kind: &str, body: &str| {
+        request(server.http, "POST", "/json", &[("content-type", kind)], body)
     };
+    let ask = |body: &str| ask_as("application/json", body);
     let alice = r#"{"domain":"web","descriptors":[{"entries":[{"key":"user","value":"alice"}]}]}"#;
+    // In its documentation there is no media type for JSON. Any web page could make a browser send that.
+    assert_eq!(ask_as("application/x-www-form-urlencoded", alice).status, 415);
     let reply = ask(alice);
     assert_eq!((reply.status, reply.field("content-type")), (200, Some("application/json")));
     let mut told = reply.json();

@@ -18,6 +18,7 @@ mod forward_auth;
 mod framing;
 mod injection;
 mod json;
+mod pages;
 mod pipeline;
 #[path = "../support/mod.rs"]
 mod support;

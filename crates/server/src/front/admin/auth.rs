@@ -1,11 +1,10 @@
-//! Authentication of operators by token, and protection against requests that a foreign web page causes.
+//! Authentication of operators by token.
 
 use super::users::AdminUsers;
 use crate::files;
 use crate::web::Call;
 use data_encoding::BASE32_NOPAD;
 use std::io;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use tidegate::Secret;
@@ -37,9 +36,6 @@ pub(crate) struct AdminIdentity {
     pub(crate) name: Arc<str>,
     pub(crate) role: AdminRole,
 }
-
-/// The `Host` values under which this listener may be addressed.
-pub(crate) struct Hosts(Vec<String>);
 
 /// Characters of a token; shorter ones can be guessed.
 pub(super) const SHORTEST_TOKEN: usize = 16;
@@ -116,53 +112,6 @@ pub(crate) fn read_or_make(path: &Path, prefix: &str, make: bool) -> io::Result<
     Ok(token.to_owned())
 }
 
-// === impl Hosts ===
-
-impl Hosts {
-    pub(crate) fn new(listens: SocketAddr, others: &[String]) -> Self {
-        let port = listens.port();
-        let mut names = vec![listens.ip().to_string(), "localhost".to_owned()];
-        if listens.ip().is_loopback() {
-            names.extend(["127.0.0.1".to_owned(), "::1".to_owned()]);
-        }
-        let own = names.iter().flat_map(|name| {
-            let name = if name.contains(':') { format!("[{name}]") } else { name.clone() };
-            [format!("{name}:{port}"), name]
-        });
-        let others = others.iter().flat_map(|name| [name.clone(), format!("{name}:{port}")]);
-        Self(own.chain(others).collect())
-    }
-
-    /// Refuses a request that names another host, or that a web page of another origin sends.
-    pub(crate) fn check(&self, call: &Call<'_>) -> Result<(), ForeignRequest> {
-        let host = call.headers.one("host").ok_or(ForeignRequest::Host)?;
-        if !self.knows(host) {
-            return Err(ForeignRequest::Host);
-        }
-        let mut origins = call.headers.all("origin");
-        let foreign = origins.any(|origin| {
-            let origin = str::from_utf8(origin).unwrap_or_default();
-            let host = origin.strip_prefix("http://").or(origin.strip_prefix("https://"));
-            !host.is_some_and(|host| self.knows(host))
-        });
-        let cross = call.headers.all("sec-fetch-site").any(|site| site == b"cross-site");
-        if foreign || cross { Err(ForeignRequest::Page) } else { Ok(()) }
-    }
-
-    fn knows(&self, host: &str) -> bool {
-        self.0.iter().any(|known| known.eq_ignore_ascii_case(host))
-    }
-}
-
-/// Why a request is refused before its token is examined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ForeignRequest {
-    /// `Host` is missing, or is not a name of this listener.
-    Host,
-    /// A browser sent it for a page of another origin.
-    Page,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,32 +157,5 @@ mod tests {
         assert_eq!(with(&[], |call| tokens.identity(call)), None);
         let twice = [("Authorization", "Bearer operator-token-1234"); 2];
         assert_eq!(with(&twice, |call| tokens.identity(call)), None);
-    }
-
-    #[test]
-    fn foreign_hosts_and_pages_are_refused() {
-        let hosts = Hosts::new("127.0.0.1:8082".parse().unwrap(), &["admin.example".to_owned()]);
-        for (lines, expected) in [
-            (&[("Host", "127.0.0.1:8082")][..], Ok(())),
-            (&[("Host", "localhost:8082")], Ok(())),
-            (&[("Host", "[::1]:8082")], Ok(())),
-            (&[("Host", "Admin.Example")], Ok(())),
-            (&[("Host", "evil.example")], Err(ForeignRequest::Host)),
-            (&[("Host", "evil.example:8082")], Err(ForeignRequest::Host)),
-            (&[("Host", "127.0.0.1:8082@evil.example")], Err(ForeignRequest::Host)),
-            (&[("Host", "192.0.2.1:8082")], Err(ForeignRequest::Host)),
-            (&[("Host", "")], Err(ForeignRequest::Host)),
-            (&[], Err(ForeignRequest::Host)),
-            (&[("Host", "localhost"), ("Origin", "http://localhost:8082")], Ok(())),
-            (&[("Host", "localhost"), ("Origin", "null")], Err(ForeignRequest::Page)),
-            (
-                &[("Host", "localhost"), ("Origin", "http://evil.example")],
-                Err(ForeignRequest::Page),
-            ),
-            (&[("Host", "localhost"), ("Sec-Fetch-Site", "cross-site")], Err(ForeignRequest::Page)),
-            (&[("Host", "localhost"), ("Sec-Fetch-Site", "same-origin")], Ok(())),
-        ] {
-            assert_eq!(with(lines, |call| hosts.check(call)), expected, "{lines:?}");
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! Authenticates an operator's request, finds its route and calls the action behind it.
 
-use super::auth::{AdminIdentity, ForeignRequest, Hosts, Tokens};
+use super::auth::{AdminIdentity, Tokens};
 use super::routes::{self, AdminAction};
 use super::{views, wire};
 use crate::audit::Actor;
@@ -14,7 +14,7 @@ use crate::recent_denials::RecentDenials;
 use crate::rule_files::RuleFiles;
 use crate::rulebook::Rulebook;
 use crate::timers;
-use crate::web::{Answer, BodyBound, Call, JSON, WebHandler};
+use crate::web::{Answer, BodyBound, Call, ForeignRequest, Hosts, JSON, WebHandler};
 use http::{HeaderValue, StatusCode, header};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ impl<S: Backend> WebHandler for AdminHandler<S> {
             Err(ForeignRequest::Page) if dashboard::follows_link(call) => {}
             Err(foreign) => {
                 self.metrics.refused(Refused::Foreign);
-                return Err(refused(foreign));
+                return Err(self.hosts.refusal(foreign));
             }
         }
         if call.path == routes::LIVE && call.method == "GET" || dashboard::serves(call) {
@@ -104,7 +104,7 @@ impl<S: Backend> AdminHandler<S> {
         (listens, hosts): (SocketAddr, &[String]),
     ) -> Result<Self, Box<dyn std::error::Error>> {
         let guesses = Limiter::in_memory(Policy::parse(GUESSES)?)?;
-        let hosts = Hosts::new(listens, hosts);
+        let hosts = Hosts::of_operators(listens, hosts);
         let started = timers::now();
         Ok(Self {
             limiter: page.limiter.clone(),
@@ -181,16 +181,4 @@ impl<S: Backend> AdminHandler<S> {
 fn forbidden() -> Answer {
     let detail = "a reader's token may not do this; use the operator's token";
     Answer::problem(StatusCode::FORBIDDEN, detail)
-}
-
-fn refused(foreign: ForeignRequest) -> Answer {
-    match foreign {
-        ForeignRequest::Host => Answer::problem(
-            StatusCode::MISDIRECTED_REQUEST,
-            "unknown `host`; use the address of this listener, or add the name to admin.hosts",
-        ),
-        ForeignRequest::Page => {
-            Answer::problem(StatusCode::FORBIDDEN, "cross-origin requests are not allowed")
-        }
-    }
 }

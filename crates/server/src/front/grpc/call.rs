@@ -13,10 +13,11 @@ use super::reply::{Code, Reply};
 use super::tonic_service::{TonicRequest, TonicResponse, TonicService};
 use crate::backend::Backend;
 use crate::bounds;
+use crate::metrics::Refused;
 use crate::net::{AcceptedConnection, Drain, ListenerContext, PIECE, after};
 use crate::supervise::{Panicked, caught, contained};
 use crate::timers;
-use crate::web::{self, InFlightRequest, read_over};
+use crate::web::{self, Headers, InFlightRequest, is_of_page, read_over};
 use futures_util::FutureExt as _;
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
@@ -56,7 +57,7 @@ async fn answer_stream<S: Backend>(
     place: &ListenerContext,
     drain: &Drain,
 ) -> Response<Reply> {
-    if let Some(status) = not_grpc(&request) {
+    if let Some(status) = not_grpc(&request, place) {
         read_over(request.into_body(), work.lingers());
         return Reply::plain(status);
     }
@@ -137,7 +138,13 @@ async fn decide<S: Backend>(
 }
 
 /// The status for a request that is not a gRPC call.
-fn not_grpc(request: &Request<Incoming>) -> Option<StatusCode> {
+fn not_grpc(request: &Request<Incoming>, place: &ListenerContext) -> Option<StatusCode> {
+    // Of the host nothing is asked: proxies put the name of a cluster there, and a browser speaks HTTP/2 only to a host that has shown
+    // a certificate for its name, so DNS rebinding does not lead here.
+    if is_of_page(Headers::Map(request.headers()), |_| false) {
+        place.metrics.refused(Refused::Foreign);
+        return Some(StatusCode::FORBIDDEN);
+    }
     if request.method() != Method::POST {
         return Some(StatusCode::METHOD_NOT_ALLOWED);
     }

@@ -7,11 +7,11 @@ use crate::bounds;
 use crate::decision_logs::DecisionLogs;
 use crate::front;
 use crate::health::Health;
-use crate::metrics::{Metrics, Tally};
+use crate::metrics::{Metrics, Refused, Tally};
 use crate::net::LongWorkQueue;
 use crate::supervise::contained;
 use crate::timers;
-use crate::web::{Answer, BodyBound, Call, JSON, WebHandler};
+use crate::web::{Answer, BodyBound, Call, Hosts, JSON, WebHandler};
 use http::{HeaderValue, StatusCode, header};
 use std::pin::pin;
 use std::rc::Rc;
@@ -34,6 +34,8 @@ pub(crate) struct HttpHandler<S> {
     pub(super) health: Arc<Health>,
     /// The queue in which long work waits for its turn.
     pub(super) turns: Rc<LongWorkQueue>,
+    /// The names of the listener.
+    hosts: Hosts,
 }
 
 pub(crate) const OPENAPI: &str = include_str!("openapi.json");
@@ -48,16 +50,23 @@ impl<S: Backend> WebHandler for HttpHandler<S> {
 
     /// Finds the endpoint, and how large the body may be.
     fn begin(&self, call: &Call<'_>) -> Result<(HttpRoute, BodyBound), Answer> {
-        let route = HttpRoute::of(call.path).ok_or_else(|| not_found(call.path))?;
+        let found = HttpRoute::of(call.path);
+        // The fields of forward auth are those of the client whose request is to be decided. It believes only proxies.
+        if !matches!(found, Some(HttpRoute::Auth(_))) {
+            self.hosts.check(call).map_err(|foreign| {
+                self.metrics.refused(Refused::Foreign);
+                self.hosts.refusal(foreign)
+            })?;
+        }
+        let route = found.ok_or_else(|| not_found(call.path))?;
         if !route.allowed().split(", ").any(|method| method == call.method) {
             return Err(route.wrong_method());
         }
-        if route == HttpRoute::Json {
-            // Clients of the reference service do not send a media type.
-            return Ok((route, BodyBound::bytes(bounds::BATCH_BODY)));
-        }
         if call.method == "POST" {
             check_json(call)?;
+            if route == HttpRoute::Json {
+                return Ok((route, BodyBound::bytes(bounds::BATCH_BODY)));
+            }
             return Ok((route, BodyBound { one: bounds::BODY, batch: bounds::BATCH_BODY }));
         }
         Ok((route, BodyBound::bytes(bounds::BODY)))
@@ -104,7 +113,13 @@ impl<S: Backend> HttpHandler<S> {
             metrics,
             health,
             turns,
+            hosts: Hosts::of_programs(&[]),
         }
+    }
+
+    /// The same handler under these names, besides private ones.
+    pub(crate) fn called(self, names: &[String]) -> Self {
+        Self { hosts: Hosts::of_programs(names), ..self }
     }
 
     /// The same handler with a denial log and a recorder.
