@@ -8,6 +8,14 @@
 //! breaks the chain behind it. Removing lines from the end does not break the chain. So the control file keeps the number of
 //! lines and the signature of the last one: the [`ChainHead`]. Replacing both files with older copies is not noticed.
 //!
+//! ```text
+//!   audit.log.0000120000   lines up to the 120,000th ┐ one chain; the server removes none of these files
+//!   audit.log              the lines after it        ┘
+//! ```
+//!
+//! When the log has 64 MiB, it is renamed, and another begins. Its first line repeats where the chain was, signed like every line. So the
+//! chain goes on from file to file, and what is left can still be verified when the oldest files were moved away.
+//!
 //! A line is on the disk before its change is in force. If the change could not be written then, another line says so. After a
 //! crash that line is added at the next start.
 
@@ -26,8 +34,10 @@ use tidegate::{Clock, Secret};
 pub(crate) struct Audit {
     path: PathBuf,
     head: ChainHead,
-    /// The bytes of all complete lines.
+    /// The bytes of all complete lines of the file that is written.
     length: u64,
+    /// When the file has this many bytes, the next line begins another.
+    most_bytes: u64,
     /// How the log was tampered with, if that was noticed.
     pub(crate) damage: Option<Damage>,
     /// The version of the control document in the last line.
@@ -43,6 +53,14 @@ pub(crate) struct ChainHead {
     pub(crate) lines: u64,
     /// The signature of the last line.
     pub(crate) chain: String,
+    /// How many of the lines were in older files that are not there any more.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) moved: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// How the log was tampered with.
@@ -52,6 +70,8 @@ pub(crate) enum Damage {
     Changed { line: u64 },
     #[error("audit.log was shortened: it has {lines} of {expected} lines")]
     Shortened { lines: u64, expected: u64 },
+    #[error("audit.log begins with line {first}: older files of it were moved away")]
+    Moved { first: u64 },
     #[error(
         "control.json is missing, or does not say how many lines audit.log should have; it has {lines}; changes by operators may be lost"
     )]
@@ -75,8 +95,13 @@ pub(crate) struct AuditEvent<'a> {
     pub(crate) reason: Option<&'a str>,
 }
 
-/// How many bytes at the end of the log are searched for the last lines.
+/// How many bytes at the end of a file are searched for the last lines.
 const TAIL: u64 = 256 * 1024;
+const NAME: &str = "audit.log";
+/// Bytes of a file before another begins: some 300,000 lines.
+const MOST_BYTES: u64 = 64 << 20;
+/// What the first line of a file says if there was another before it.
+const CONTINUED: &str = "continued";
 
 impl<'a> AuditEvent<'a> {
     /// What the server did by itself.
@@ -98,13 +123,14 @@ impl Audit {
         secret: &Secret,
         head: Option<&ChainHead>,
     ) -> io::Result<Self> {
-        let path = folder.join("audit.log");
+        let path = folder.join(NAME);
         let named =
             |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         let mut audit = Self {
             path: path.clone(),
             head: ChainHead::default(),
             length: 0,
+            most_bytes: MOST_BYTES,
             damage: None,
             version: 0,
             cut_short: false,
@@ -115,7 +141,11 @@ impl Audit {
 
     /// Verifies the chain from the first line to the last.
     fn read(&mut self, secret: &Secret, expected: Option<&ChainHead>) -> io::Result<()> {
-        if let Some(file) = existing(&self.path)? {
+        let mut files = older_files(&self.path)?;
+        files.push(self.path.clone());
+        for path in files {
+            self.length = 0;
+            let Some(file) = existing(&path)? else { continue };
             let mut log = io::BufReader::new(file);
             let mut line = Vec::new();
             while log.read_until(b'\n', &mut line)? > 0 {
@@ -126,25 +156,34 @@ impl Audit {
                 }
                 self.length = self.length.saturating_add(u64::try_from(line.len()).unwrap_or(0));
                 self.follow(secret, &line);
-                if expected.is_some_and(|head| head.lines == self.head.lines && *head != self.head)
-                {
+                let head = expected.filter(|head| head.lines == self.head.lines);
+                if head.is_some_and(|head| head.chain != self.head.chain) {
                     self.changed(self.head.lines);
                 }
                 line.clear();
             }
         }
-        let expected = expected.map_or(0, |head| head.lines);
+        let (expected, moved) = expected.map_or((0, 0), |head| (head.lines, head.moved));
         if self.head.lines < expected {
             let lines = self.head.lines;
             self.damage.get_or_insert(Damage::Shortened { lines, expected });
+        }
+        if self.head.moved > moved {
+            let first = self.head.moved.saturating_add(1);
+            self.damage.get_or_insert(Damage::Moved { first });
         }
         Ok(())
     }
 
     /// Verifies the next line.
     fn follow(&mut self, secret: &Secret, line: &[u8]) {
-        self.head.lines = self.head.lines.saturating_add(1);
         let mut line: Value = serde_json::from_slice(line).unwrap_or_default();
+        if self.head.lines == 0
+            && let Some(before) = before_file(&line)
+        {
+            self.head = before;
+        }
+        self.head.lines = self.head.lines.saturating_add(1);
         let chain = line.as_object_mut().and_then(|fields| fields.remove("chain"));
         let chain = chain.as_ref().and_then(Value::as_str);
         if chain != Some(&sign(secret, &self.head.chain, &line)) {
@@ -171,6 +210,24 @@ impl Audit {
         version: u64,
         event: AuditEvent<'_>,
     ) -> io::Result<()> {
+        if self.length >= self.most_bytes {
+            self.begin_file()?;
+        }
+        if self.length == 0 && self.head.lines > 0 {
+            let before = json!({ "lines": self.head.lines, "chain": self.head.chain });
+            let continued = AuditEvent::of_server(CONTINUED, &before);
+            self.append_line(secret, clock, self.version, continued)?;
+        }
+        self.append_line(secret, clock, version, event)
+    }
+
+    fn append_line(
+        &mut self,
+        secret: &Secret,
+        clock: &Clock,
+        version: u64,
+        event: AuditEvent<'_>,
+    ) -> io::Result<()> {
         let at_ms = clock.now().calendar.as_nanos().checked_div(1_000_000);
         let mut line = json!({
             "at_ms": at_ms, "who": event.actor.who, "peer": event.actor.peer.to_string(),
@@ -186,8 +243,22 @@ impl Audit {
         let line = format!("{line}\n");
         self.write(line.as_bytes())?;
         self.length = self.length.saturating_add(u64::try_from(line.len()).unwrap_or(0));
-        self.head = ChainHead { lines: self.head.lines.saturating_add(1), chain };
+        self.head.lines = self.head.lines.saturating_add(1);
+        self.head.chain = chain;
         self.version = version;
+        Ok(())
+    }
+
+    /// Renames the file, so that the next line begins another.
+    fn begin_file(&mut self) -> io::Result<()> {
+        if self.cut_short {
+            OpenOptions::new().write(true).open(&self.path)?.set_len(self.length)?;
+            self.cut_short = false;
+        }
+        let mut older = self.path.clone().into_os_string();
+        older.push(format!(".{:010}", self.head.lines));
+        std::fs::rename(&self.path, older)?;
+        self.length = 0;
         Ok(())
     }
 
@@ -229,11 +300,14 @@ impl Audit {
 
     /// The last lines, the oldest first.
     pub(crate) fn last(&self, count: usize) -> io::Result<Vec<Value>> {
-        let Some(mut file) = existing(&self.path)? else { return Ok(vec![]) };
-        let length = file.metadata()?.len();
-        file.seek(io::SeekFrom::Start(length.saturating_sub(TAIL)))?;
         let mut tail = Vec::new();
-        file.take(TAIL).read_to_end(&mut tail)?;
+        // Also of the file before, because this one may have just begun.
+        for path in older_files(&self.path)?.last().into_iter().chain([&self.path]) {
+            let Some(mut file) = existing(path)? else { continue };
+            let length = file.metadata()?.len();
+            file.seek(io::SeekFrom::Start(length.saturating_sub(TAIL)))?;
+            file.take(TAIL).read_to_end(&mut tail)?;
+        }
         // The first line may be incomplete, even in the middle of a character; then it does not parse.
         let lines = tail.split(|byte| *byte == b'\n');
         let lines: Vec<Value> =
@@ -246,6 +320,28 @@ fn sign(secret: &Secret, before: &str, line: &Value) -> String {
     let message = format!("audit\n{before}\n{line}");
     let signature = secret.sign(message.as_bytes());
     HEXLOWER.encode(signature.get(..16).unwrap_or_default())
+}
+
+/// The older files of a log, the oldest first.
+fn older_files(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(path.parent().unwrap_or(Path::new(".")))? {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix(NAME)?.strip_prefix('.'));
+        let number =
+            number.filter(|digits| digits.len() >= 10).and_then(|digits| digits.parse().ok());
+        found.extend(number.map(|number: u64| (number, path.with_file_name(name))));
+    }
+    found.sort_unstable();
+    Ok(found.into_iter().map(|(_, path)| path).collect())
+}
+
+/// Where the chain was before the file that begins with this line, if there was one.
+fn before_file(line: &Value) -> Option<ChainHead> {
+    let what = line.get("what").and_then(Value::as_str);
+    let before = line.pointer("/details/change").filter(|_| what == Some(CONTINUED))?;
+    let (lines, chain) = (before.get("lines")?.as_u64()?, before.get("chain")?.as_str()?);
+    Some(ChainHead { lines, chain: chain.to_owned(), moved: lines })
 }
 
 fn existing(path: &Path) -> io::Result<Option<File>> {
@@ -290,8 +386,11 @@ mod tests {
     }
 
     fn numbers(audit: &Audit) -> Vec<u64> {
-        let lines = audit.last(99).unwrap();
-        lines.iter().map(|line| line["details"]["change"]["number"].as_u64().unwrap()).collect()
+        numbers_of(&audit.last(99).unwrap())
+    }
+
+    fn numbers_of(lines: &[Value]) -> Vec<u64> {
+        lines.iter().filter_map(|line| line["details"]["change"]["number"].as_u64()).collect()
     }
 
     #[test]
@@ -391,6 +490,72 @@ mod tests {
         append(&mut audit, &secret, 3).unwrap();
         assert!(std::fs::metadata(&audit.path).unwrap().len() > length);
         assert_eq!(Audit::open(&folder, &secret, Some(audit.head())).unwrap().damage, None);
+    }
+
+    /// A log of eight lines and more, in several files.
+    fn in_files(folder: &Path, secret: &Secret) -> (Audit, Vec<PathBuf>) {
+        let mut audit = Audit::open(folder, secret, None).unwrap();
+        audit.most_bytes = 400;
+        (0..8).for_each(|number| append(&mut audit, secret, number).unwrap());
+        let older = older_files(&audit.path).unwrap();
+        assert!(older.len() >= 2, "{older:?}");
+        (audit, older)
+    }
+
+    /// The log was one file, which grew for ever and was read whole at each start. It could not be rotated without breaking the chain.
+    #[test]
+    fn the_chain_goes_on_from_file_to_file() {
+        let (folder, secret) = (folder("files"), Secret::new([7; 32]));
+        let (audit, older) = in_files(&folder, &secret);
+        let open = || Audit::open(&folder, &secret, Some(audit.head())).unwrap();
+        let again = open();
+        assert_eq!((again.damage, again.head(), again.version), (None, audit.head(), 7));
+        assert_eq!(again.length, std::fs::metadata(&audit.path).unwrap().len());
+        // The last lines are found, also if the file has just begun.
+        let numbers = numbers_of(&again.last(99).unwrap());
+        assert!(numbers.ends_with(&[5, 6, 7]), "{numbers:?}");
+        // Each file is verified.
+        for path in &older {
+            let good = std::fs::read_to_string(path).unwrap();
+            let (line, rest) = good.split_once('\n').unwrap();
+            for bad in [good.replace("operator", "nobody"), rest.to_owned(), format!("{line}\n")] {
+                std::fs::write(path, bad).unwrap();
+                assert!(matches!(open().damage, Some(Damage::Changed { .. })), "{path:?}");
+            }
+            std::fs::write(path, &good).unwrap();
+        }
+        assert_eq!(open().damage, None);
+    }
+
+    #[test]
+    fn the_oldest_files_can_be_moved_away_and_no_others() {
+        let (folder, secret) = (folder("moved"), Secret::new([7; 32]));
+        let (audit, older) = in_files(&folder, &secret);
+        let (last, away) = (older.last().unwrap(), folder.join("away"));
+        std::fs::rename(last, &away).unwrap();
+        let damage = Audit::open(&folder, &secret, Some(audit.head())).unwrap().damage;
+        assert!(matches!(damage, Some(Damage::Changed { .. })), "{damage:?}");
+        std::fs::rename(&away, last).unwrap();
+        std::fs::remove_file(&older[0]).unwrap();
+        let mut opened = Audit::open(&folder, &secret, Some(audit.head())).unwrap();
+        let moved = opened.head().moved;
+        assert!(moved > 0 && opened.head().lines == audit.head().lines);
+        assert_eq!(opened.damage, Some(Damage::Moved { first: moved + 1 }));
+        // That is reported once: from then on the control file says where the log begins.
+        append(&mut opened, &secret, 9).unwrap();
+        assert_eq!(Audit::open(&folder, &secret, Some(opened.head())).unwrap().damage, None);
+    }
+
+    #[test]
+    fn a_crash_between_two_files_breaks_nothing() {
+        let (folder, secret) = (folder("renamed"), Secret::new([7; 32]));
+        let mut audit = written(&folder, &secret);
+        let head = audit.head().clone();
+        audit.begin_file().unwrap();
+        let mut again = Audit::open(&folder, &secret, Some(&head)).unwrap();
+        assert_eq!((again.damage, again.head()), (None, &head));
+        append(&mut again, &secret, 3).unwrap();
+        assert_eq!(Audit::open(&folder, &secret, Some(again.head())).unwrap().damage, None);
     }
 
     #[test]

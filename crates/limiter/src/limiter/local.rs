@@ -97,6 +97,15 @@ impl<S: Store> Limiter<S> {
         Ok(self.inner.local.memory().peek_now(&Plan::new(takes, plan.max_wait())?))
     }
 
+    /// In which states of a plan this node has counted something by itself. The takes cost nothing.
+    pub(super) fn counted_locally(&self, plan: &Plan<'_>) -> Result<Vec<bool>, CheckError> {
+        let nodes = self.inner.store.nodes();
+        let decisions = self.peek_locally(plan)?.into_iter().zip(plan.takes());
+        let counted = decisions
+            .map(|(decision, take)| decision.remaining < take.limit.divided(nodes).capacity());
+        Ok(counted.collect())
+    }
+
     /// Reports to the store what was granted on this node, so that the store charges it when it is back.
     pub(super) fn owe(&self, planned: &[PlannedTake<'_>], decided: &Decided) {
         let passes = |(planned, decision): (&PlannedTake<'_>, &Decision)| {

@@ -124,6 +124,35 @@ impl<S: Store> Limiter<S> {
         self.reset_states(&keys.iter().map(state).collect::<Vec<_>>()).await
     }
 
+    /// For how many keys something is counted under a limit that the caller names. [`Limiter::reset_named`] would forget these. Changes
+    /// nothing.
+    ///
+    /// ```
+    /// use tidegate::{Algorithm, Cost, Limit, Limiter, NamedLimit, NamedTake, Policy, Span};
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// # let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/h] }] }")?;
+    /// # let limiter = Limiter::in_memory(policy)?;
+    /// let limit = NamedLimit::new(Limit::new(1, Span::from_secs(3600), Algorithm::TOKEN_BUCKET)?);
+    /// limiter.take_named(&[NamedTake { key: b"alice", limit: &limit, cost: Cost::ONE }]).await?;
+    /// assert_eq!(limiter.named_in_use(&[b"alice", b"bob"], &limit).await?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn named_in_use(
+        &self,
+        keys: &[&[u8]],
+        limit: &NamedLimit,
+    ) -> Result<usize, CheckError> {
+        let mut takes: Vec<Take<'_>> = keys
+            .iter()
+            .map(|key| self.named(&NamedTake { key, limit, cost: Cost::default() }))
+            .collect();
+        // A plan has each state once.
+        takes.sort_unstable_by_key(|take| take.state);
+        takes.dedup_by_key(|take| take.state);
+        self.states_in_use(&takes).await
+    }
+
     /// Decides, on this node, a take that the store did not answer.
     fn named_locally(&self, take: &Take<'_>) -> Result<(Decision, DecidedBy), CheckError> {
         let answer = self.take_locally(&Plan::from(*take))?;

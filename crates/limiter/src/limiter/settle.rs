@@ -5,9 +5,9 @@ use super::issue::CountedBy;
 use crate::error::{CheckError, ReportError};
 use crate::limiter::now;
 use crate::receipt::{self, Receipt, Report};
-use tidegate_core::{StateId, Take};
+use tidegate_core::{Cost, Decision, Limit, Plan, Span, StateId, Take};
 use tidegate_policy::{Allowance, Attributes, RuleLimit};
-use tidegate_store::{LimitName, Memory, Settled, Settlement, Store};
+use tidegate_store::{LimitName, Memory, Settled, Settlement, Store, StoreError};
 
 impl Limiter<Memory> {
     /// [`Limiter::report`] without `await`, because a store in this process answers immediately.
@@ -113,7 +113,49 @@ impl<S: Store> Limiter<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn reset(&self, rule: &str, who: &Attributes<'_>) -> Result<usize, CheckError> {
-        self.reset_states(&self.states_of(rule, who)?).await
+        let states = self.states_of(rule, who)?;
+        self.reset_states(&states.iter().map(|(state, _)| *state).collect::<Vec<_>>()).await
+    }
+
+    /// How many counters of a rule for the key in `who` have counted something. [`Limiter::reset`] would delete these. Changes nothing.
+    ///
+    /// ```
+    /// # use tidegate::{Attributes, Check, Limiter, Policy};
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// # let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [user], limits: [1/h, 2/day] }] }")?;
+    /// # let limiter = Limiter::in_memory(policy)?;
+    /// let alice = Attributes::new().with("user", "alice")?;
+    /// assert_eq!(limiter.in_use("a", &alice).await?, 0);
+    /// limiter.check(&Check::new(&alice)).await?;
+    /// assert_eq!(limiter.in_use("a", &alice).await?, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn in_use(&self, rule: &str, who: &Attributes<'_>) -> Result<usize, CheckError> {
+        let states = self.states_of(rule, who)?;
+        let takes = states.iter().map(|(state, limit)| Take::new(*state, limit, Cost::default()));
+        self.states_in_use(&takes.collect::<Vec<_>>()).await
+    }
+
+    /// In how many of these states something is counted, in the store or by the fallback of this node. The takes cost nothing.
+    pub(super) async fn states_in_use(&self, takes: &[Take<'_>]) -> Result<usize, CheckError> {
+        let mut count = 0_usize;
+        for takes in takes.chunks(Plan::MOST_TAKES) {
+            let plan = Plan::new(takes.to_vec(), Span::ZERO)?;
+            let local = self.counted_locally(&plan)?;
+            let used = |(take, decision): (&Take<'_>, Decision)| {
+                decision.remaining < take.limit.capacity()
+            };
+            let stored: Vec<bool> = match self.inner.store.peek(&plan).await {
+                Ok(decisions) => takes.iter().zip(decisions).map(used).collect(),
+                // A state that cannot be read can still be deleted.
+                Err(StoreError::Broken(_)) => vec![true; takes.len()],
+                Err(error) => return Err(error.into()),
+            };
+            let both = stored.iter().zip(&local).filter(|(stored, local)| **stored || **local);
+            count = count.saturating_add(both.count());
+        }
+        Ok(count)
     }
 
     /// Deletes these counters, and wakes the requests that wait for them.
@@ -124,8 +166,12 @@ impl<S: Store> Limiter<S> {
         Ok(count)
     }
 
-    /// All states that a rule may have for the key in `who`, under any tier or override.
-    fn states_of(&self, rule: &str, who: &Attributes<'_>) -> Result<Vec<StateId>, CheckError> {
+    /// All states that a rule may have for the key in `who`, under any tier or override, each with a limit that counts in it.
+    fn states_of(
+        &self,
+        rule: &str,
+        who: &Attributes<'_>,
+    ) -> Result<Vec<(StateId, Limit)>, CheckError> {
         let live = self.live();
         let who = self.concealed(&live, who);
         let (_, rule) =
@@ -139,11 +185,12 @@ impl<S: Store> Limiter<S> {
         let changed = live.changes.allowances_of(rule);
         let limits = rule.allowances().chain(changed).flat_map(Allowance::limits);
         let state = |limit: &RuleLimit| {
-            subject.state(LimitName::new(rule.name(), limit.id(), limit.limit()))
+            let name = LimitName::new(rule.name(), limit.id(), limit.limit());
+            (subject.state(name), limit.limit().clone())
         };
-        let mut states: Vec<StateId> = limits.map(state).collect();
-        states.sort_unstable();
-        states.dedup();
+        let mut states: Vec<(StateId, Limit)> = limits.map(state).collect();
+        states.sort_unstable_by_key(|(state, _)| *state);
+        states.dedup_by_key(|(state, _)| *state);
         Ok(states)
     }
 }
@@ -154,7 +201,7 @@ async fn settle(
     store: &impl Store,
     settlement: &Settlement<'_>,
     takes: &[Take<'_>],
-) -> Result<Settled, tidegate_store::StoreError> {
+) -> Result<Settled, StoreError> {
     let settled = store.give_back(settlement).await?;
     if settled == Settled::Done && !takes.is_empty() {
         store.charge(takes).await?;

@@ -36,7 +36,7 @@ pub(crate) enum RefusedChange {
     Stale { expected: u64, version: u64 },
     #[error("another change is being written; try again")]
     Busy,
-    #[error("it could not be written; nothing has changed")]
+    #[error("it could not be written to the data directory; nothing has changed")]
     NotWritten,
     #[error("the store, which keeps changes for all nodes, cannot be reached; nothing has changed")]
     StoreGone,

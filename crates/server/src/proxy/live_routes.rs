@@ -46,6 +46,21 @@ impl LiveRoutes {
     /// Drains a server, or brings it back. The error says which group or server there is not.
     pub(crate) fn drain(&self, group: &str, server: &str, drains: bool) -> Result<(), String> {
         let _turn = self.turn();
+        self.at_server(group, server, |group, url| group.drain(url, drains))
+    }
+
+    /// Whether there is such a server to drain. The error is that of [`LiveRoutes::drain`].
+    pub(crate) fn has(&self, group: &str, server: &str) -> Result<(), String> {
+        self.at_server(group, server, |group, url| group.spec.servers.contains(url))
+    }
+
+    /// Calls `at` with a group and one of its servers. It returns whether the group has the server.
+    fn at_server(
+        &self,
+        group: &str,
+        server: &str,
+        at: impl FnOnce(&UpstreamGroup, &ServerUrl) -> bool,
+    ) -> Result<(), String> {
         let table = self.load();
         let found = table.groups.iter().find(|one| one.spec.name == group);
         let found = found.ok_or_else(|| {
@@ -54,7 +69,7 @@ impl LiveRoutes {
             format!("there is no such group; the groups are {names}")
         })?;
         let url: ServerUrl = server.parse()?;
-        if found.drain(&url, drains) {
+        if at(found, &url) {
             return Ok(());
         }
         let servers = found.spec.servers.iter().map(|url| format!("`{url}`"));

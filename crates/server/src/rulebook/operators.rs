@@ -5,8 +5,9 @@ use super::writing::{AuditLine, details};
 use super::{Caution, Difference, Rulebook, RulebookError, digest};
 use crate::audit::{Actor, AuditEvent};
 use crate::backend::Backend;
-use crate::control::{Change, Document, Uploaded};
+use crate::control::{Change, Document, RefusedChange, Uploaded};
 use crate::metrics::Reload;
+use serde_json::json;
 use tidegate_policy::printable;
 
 impl<S: Backend> Rulebook<S> {
@@ -100,14 +101,22 @@ impl<S: Backend> Rulebook<S> {
         Ok(difference)
     }
 
-    /// Writes an action that does not change the document to the audit log.
-    pub(crate) fn note(&self, event: AuditEvent<'_>) {
+    /// Writes an action that does not change the document to the audit log, before it is done. If that fails, it must not be done.
+    pub(crate) fn note(&self, event: AuditEvent<'_>) -> Result<(), RulebookError> {
         let _turn = self.turn();
         let mut state = self.lock();
         let version = state.control.document().version;
+        self.noted(&mut state, version, event).map_err(|_| RefusedChange::NotWritten)?;
+        // Lines behind the end that the control file names are not taken for damage.
+        let _ = self.save(&state);
+        Ok(())
+    }
+
+    /// Notes that an action was not done although its line was written.
+    pub(crate) fn note_abandoned(&self, actor: Actor<'_>, what: &str, why: &str) {
+        let details = json!({ "abandoned": what, "why": why });
+        let event = AuditEvent { actor, what: "abandoned", details: &details, reason: None };
         // If it cannot be written, that is logged and reported by `/ready`.
-        if self.noted(&mut state, version, event).is_ok() {
-            let _ = self.save(&state);
-        }
+        let _ = self.note(event);
     }
 }

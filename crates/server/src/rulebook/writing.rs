@@ -127,7 +127,10 @@ impl<S: Backend> Rulebook<S> {
         if let Some(damage) = state.audit.damage {
             tracing::error!("{damage}");
             self.health.set_problem("audit damage", Some(damage.to_string()));
-            if matches!(damage, Damage::Shortened { .. } | Damage::EndUnknown { .. }) {
+            if matches!(
+                damage,
+                Damage::Shortened { .. } | Damage::Moved { .. } | Damage::EndUnknown { .. }
+            ) {
                 let details = json!({ "damage": damage.to_string() });
                 let _ = self.noted(&mut state, version, AuditEvent::of_server("audit", &details));
             }

@@ -115,6 +115,7 @@ fn a_change_says_who_made_it_when_why_and_until_when() {
         json!({ "rule": "calls", "key": { "user": "alice" }, "limits": null, "reason": "done" });
     assert_eq!(put(&mut operator, "overrides", &gone).json()["overrides"], json!([]));
     assert_eq!(lines(&mut operator, "override")[1]["reason"], "done");
+    assert_eq!(limit(&server, "alice"), 2); // which counts a request
     let reset =
         json!({ "rule": "calls", "attributes": { "user": "alice" }, "reason": "a mistake" });
     assert_eq!(operator.send("POST", "/admin/v1/reset", &reset).status, 200);

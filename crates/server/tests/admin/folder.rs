@@ -2,11 +2,11 @@
 
 use crate::client::Operator;
 use crate::starting::refused;
-use crate::support::{Server, folder, write_private};
+use crate::support::{Server, connect, folder, write_private};
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -187,6 +187,74 @@ fn a_change_that_cannot_be_written_is_told() {
     fs::remove_dir(&log).unwrap();
     fs::rename(server.data("elsewhere"), &log).unwrap();
     assert_eq!(disable(&server, "sessions"), 200);
+    assert_eq!(reasons(&server), "[]");
+}
+
+/// The reply to a command over RESP, on a new connection.
+fn resp(server: &Server, command: &str) -> String {
+    let mut stream = connect(server.resp);
+    stream.write_all(format!("{command}\r\n").as_bytes()).unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    line.trim_end().to_owned()
+}
+
+/// On a full disk, a reset once succeeded without a line in the audit log, whatever asked for it; so did draining a server. And a `DEL`
+/// of nothing wrote a line: one client could fill the disk with 2 GB of them a day.
+#[test]
+fn nothing_is_reset_without_a_line_and_there_is_no_line_for_nothing() {
+    let proxy = ["--proxy-listen", "127.0.0.1:0", "--proxy-upstream", "http://127.0.0.1:1"];
+    let policy = "{ version: 1, rules: [{ name: a, key: [ip], limits: [2/h, 3/day] }] }";
+    let server = Server::with_policy(policy, &proxy);
+    let mut operator = Operator::of(&server);
+    let one = json!({ "rule": "a", "attributes": { "ip": "203.0.113.7" } });
+    let person = json!({ "attributes": { "ip": "203.0.113.7" } });
+    let drain = json!({ "group": "upstream", "server": "http://127.0.0.1:1", "drain": true });
+    let mut reset = |body: &Value| {
+        let reply = operator.send("POST", "/admin/v1/reset", body);
+        (reply.status, reply.json()["states"].as_u64())
+    };
+    let drained = || {
+        let groups = server.admin("GET", "/admin/v1/upstreams", "", "").json();
+        groups.to_string().contains("\"draining\":true")
+    };
+    let put_drain = || {
+        let kind = "application/json";
+        server.admin("PUT", "/admin/v1/upstreams", kind, &drain.to_string()).status
+    };
+    // There is nothing to reset.
+    for _ in 0..100 {
+        assert_eq!(resp(&server, "DEL k l"), ":0");
+        assert_eq!(resp(&server, "TG.RESET a ip 203.0.113.7"), ":0");
+    }
+    assert_eq!((reset(&one), reset(&person)), ((200, Some(0)), (200, Some(0))));
+    assert_eq!(kinds(&server), Vec::<String>::new());
+    let count = || {
+        assert_eq!(server.check_ip("203.0.113.7").status, 200);
+        assert!(resp(&server, "CL.THROTTLE k 0 1 3600").starts_with("*5"));
+    };
+    count();
+    // No line can be written.
+    let log = server.data("audit.log");
+    fs::create_dir(&log).unwrap();
+    let refused = "-ERR it could not be written to the data directory";
+    for command in ["DEL k", "TG.RESET a ip 203.0.113.7"] {
+        let reply = resp(&server, command);
+        assert!(reply.starts_with(refused), "{command}: {reply}");
+    }
+    assert_eq!((reset(&one).0, reset(&person).0, put_drain()), (500, 500, 500));
+    assert!(reasons(&server).contains("audit.log could not be written"), "{}", reasons(&server));
+    let peek = server.post("/v1/peek", &person.to_string()).json();
+    assert_eq!(peek["limits"][0]["remaining"], 1, "{peek}");
+    assert!(!drained());
+    fs::remove_dir(&log).unwrap();
+    assert_eq!((resp(&server, "DEL k"), put_drain(), drained()), (":1".to_owned(), 200, true));
+    assert_eq!(resp(&server, "TG.RESET a ip 203.0.113.7"), ":2");
+    count();
+    assert_eq!(reset(&one), (200, Some(2)));
+    assert_eq!(server.check_ip("203.0.113.7").status, 200);
+    assert_eq!(reset(&person), (200, Some(2)));
+    assert_eq!(kinds(&server), ["reset", "upstream", "reset", "reset", "reset"]);
     assert_eq!(reasons(&server), "[]");
 }
 

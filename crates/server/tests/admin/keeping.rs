@@ -126,6 +126,7 @@ fn every_change_is_one_line() {
     let server = Server::with_policy(POLICY, &[]);
     change_everything(&server);
     let mut operator = Operator::of(&server);
+    assert_eq!(limit(&server, "/calls", "alice"), 7); // which counts a request
     let reset = json!({ "rule": "calls", "attributes": { "user": "alice" } });
     assert_eq!(operator.send("POST", "/admin/v1/reset", &reset).status, 200);
     assert_eq!(operator.ask("DELETE", "/admin/v1/policy", &[], "").status, 200);

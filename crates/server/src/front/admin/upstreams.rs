@@ -32,13 +32,13 @@ impl<S: Backend> AdminHandler<S> {
         let Some(live) = &self.upstreams else {
             return Err(unprocessable("the proxy is off; turn it on with proxy.listen"));
         };
-        live.drain(&group, &server, drain).map_err(|error| unprocessable(&error))?;
+        live.has(&group, &server).map_err(|error| unprocessable(&error))?;
         let details = json!({ "group": group, "server": server, "drain": drain });
         let note = move |rulebook: &Rulebook<S>, actor: Actor<'_>| {
-            rulebook.note(AuditEvent { actor, what: "upstream", details: &details, reason: None });
-            Ok(())
+            rulebook.note(AuditEvent { actor, what: "upstream", details: &details, reason: None })
         };
         self.on_blocking_thread(actor, note).await?;
+        live.drain(&group, &server, drain).map_err(|error| unprocessable(&error))?;
         Ok(self.upstreams())
     }
 }

@@ -24,7 +24,7 @@ struct InForce {
     policy: Policy,
 }
 
-/// How many counters of a rule were removed.
+/// How many counters of a rule there are to forget, or were forgotten.
 struct ResetRule {
     rule: String,
     states: usize,
@@ -104,86 +104,78 @@ impl<S: Backend> AdminHandler<S> {
 
     // === reset ===
 
-    /// Forgets what was counted for a key of a rule, or for a person under all rules.
+    /// Forgets what was counted for a key of a rule, or for a person under all rules. The line of the audit log comes first; without it
+    /// nothing is reset, and if there is nothing to reset, there is no line.
     pub(super) async fn reset(&self, call: &Call<'_>, actor: Actor<'_>) -> Result<Answer, Answer> {
         let body: wire::ResetBody = read(call)?;
         let why = reason(body.reason).map_err(|text| wire::invalid(("/reason", text)))?;
         let client = attributes(&body.attributes)?;
-        let (rules, left_out) = match &body.rule {
-            Some(rule) => (vec![self.reset_rule(rule, &client, body.dry_run).await?], vec![]),
-            None => self.reset_person(&client, body.dry_run).await?,
+        let (mut rules, left_out) = match &body.rule {
+            Some(rule) => (vec![self.found(rule, &client).await?], vec![]),
+            None => self.found_of_person(&client).await?,
         };
-        let states: usize = rules.iter().map(|rule| rule.states).sum();
-        // The audit log keeps the names of attributes and not their values, which may be secrets.
-        let by: Vec<&String> = body.attributes.keys().collect();
-        let per_rule: Vec<Value> = rules.iter().map(ResetRule::json).collect();
-        let (answer, details) = match &body.rule {
-            Some(rule) => {
-                (json!({ "states": states }), json!({ "rule": rule, "by": by, "states": states }))
-            }
-            None => (
-                json!({ "states": states, "rules": per_rule, "not_covered": left_out }),
-                json!({ "rules": per_rule, "by": by, "states": states }),
-            ),
-        };
-        if !body.dry_run {
+        if !body.dry_run && rules.iter().any(|rule| rule.states > 0) {
+            // The audit log keeps the names of attributes and not their values, which may be secrets.
+            let by: Vec<&String> = body.attributes.keys().collect();
+            let states = ResetRule::sum(&rules);
+            let details = match &body.rule {
+                Some(rule) => json!({ "rule": rule, "by": by, "states": states }),
+                None => json!({ "rules": ResetRule::list(&rules), "by": by, "states": states }),
+            };
             let note = move |rulebook: &Rulebook<S>, actor: Actor<'_>| {
                 let (what, reason) = ("reset", why.as_deref());
-                rulebook.note(AuditEvent { actor, what, details: &details, reason });
-                Ok(())
+                rulebook.note(AuditEvent { actor, what, details: &details, reason })
             };
             self.on_blocking_thread(actor, note).await?;
+            for rule in rules.iter_mut().filter(|rule| rule.states > 0) {
+                match self.limiter.reset(&rule.rule, &client).await {
+                    Ok(states) => rule.states = states,
+                    Err(error) => {
+                        self.note_abandoned(actor, error.to_string()).await?;
+                        return Err(unanswered(&error));
+                    }
+                }
+            }
         }
+        let states = ResetRule::sum(&rules);
+        let answer = match &body.rule {
+            Some(_) => json!({ "states": states }),
+            None => json!({
+                "states": states, "rules": ResetRule::list(&rules), "not_covered": left_out,
+            }),
+        };
         Ok(Answer::json(StatusCode::OK, &answer))
     }
 
-    /// Resets a person under every rule whose key is known. A rule without a key counts all requests together, so it is left out.
-    async fn reset_person(
+    /// What a reset of a person would delete under every rule whose key is known. A rule without a key counts all requests together, so it
+    /// is left out.
+    async fn found_of_person(
         &self,
         client: &Attributes<'_>,
-        dry_run: bool,
     ) -> Result<(Vec<ResetRule>, Vec<Value>), Answer> {
         let report = self.limiter.person(client).await.map_err(|error| unanswered(&error))?;
         let (own, common): (Vec<_>, Vec<_>) =
             report.rules.iter().partition(|rule| !rule.key.is_empty());
         let mut rules = Vec::new();
         for rule in own {
-            rules.push(if dry_run {
-                ResetRule { rule: rule.rule.clone(), states: in_use(rule) }
-            } else {
-                self.reset_rule(&rule.rule, client, false).await?
-            });
+            rules.push(self.found(&rule.rule, client).await?);
         }
         let common = common.iter().map(|rule| json!({ "rule": rule.rule, "needs": [] }));
         let left_out = report.not_covered.iter().map(not_covered).chain(common);
         Ok((rules, left_out.collect()))
     }
 
-    async fn reset_rule(
-        &self,
-        rule: &str,
-        client: &Attributes<'_>,
-        dry_run: bool,
-    ) -> Result<ResetRule, Answer> {
-        let states = if dry_run {
-            let report = self.limiter.person(client).await.map_err(|error| unanswered(&error))?;
-            let found = report.rules.iter().find(|found| found.rule == rule).map(in_use);
-            found.ok_or_else(|| self.no_counter(rule))?
-        } else {
-            self.limiter.reset(rule, client).await.map_err(|error| unanswered(&error))?
-        };
+    async fn found(&self, rule: &str, client: &Attributes<'_>) -> Result<ResetRule, Answer> {
+        let states = self.limiter.in_use(rule, client).await.map_err(|error| unanswered(&error))?;
         Ok(ResetRule { rule: rule.to_owned(), states })
     }
 
-    /// Why a dry run finds no counter of a rule.
-    fn no_counter(&self, rule: &str) -> Answer {
-        let policy = self.rulebook.policy();
-        let rule = rule.to_owned();
-        let error = match policy.rule(&rule) {
-            Some((_, found)) => CheckError::NoKey { key: found.key().to_string(), rule },
-            None => CheckError::NoRule(rule),
+    async fn note_abandoned(&self, actor: Actor<'_>, why: String) -> Result<(), Answer> {
+        let note = move |rulebook: &Rulebook<S>, actor: Actor<'_>| {
+            rulebook.note_abandoned(actor, "reset", &why);
+            Ok(())
         };
-        unanswered(&error)
+        self.on_blocking_thread(actor, note).await
     }
 }
 
@@ -240,14 +232,13 @@ fn with_note(mut value: Value, note: Option<&ChangeNote>) -> Value {
 }
 
 impl ResetRule {
-    fn json(&self) -> Value {
-        json!({ "rule": self.rule, "states": self.states })
+    fn list(rules: &[Self]) -> Vec<Value> {
+        rules.iter().map(|one| json!({ "rule": one.rule, "states": one.states })).collect()
     }
-}
 
-/// How many counters of a rule have something to forget.
-fn in_use(rule: &PersonRuleReport) -> usize {
-    rule.limits.iter().filter(|limit| limit.used > 0).count()
+    fn sum(rules: &[Self]) -> usize {
+        rules.iter().map(|rule| rule.states).sum()
+    }
 }
 
 fn limit(limit: &PersonLimit) -> Value {

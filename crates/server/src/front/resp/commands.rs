@@ -6,12 +6,14 @@ use super::reply::{self, Dialect};
 use super::session::Session;
 use crate::audit::{Actor, AuditEvent};
 use crate::backend::Backend;
+use crate::rulebook::Rulebook;
 use crate::timers;
 use serde_json::json;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tidegate::{
-    Attributes, Check, Outcome, Receipt, Renewal, Report, ReportError, Settled, Span, Verdict,
+    Attributes, Check, CheckError, Outcome, Receipt, Renewal, Report, ReportError, Settled, Span,
+    Verdict,
 };
 
 impl<S: Backend> RespHandler<S> {
@@ -150,17 +152,13 @@ impl<S: Backend> RespHandler<S> {
             Err(error) => return reply::error(out, &error),
         };
         let rule = String::from_utf8_lossy(rule);
-        match self.limiter.reset(&rule, &attributes).await {
-            Ok(states) => {
-                // The audit log keeps the names of attributes and not their values, which may be secrets.
-                let names: Vec<String> =
-                    attributes.iter().map(|(name, _)| name.to_owned()).collect();
-                let details = json!({ "rule": rule, "by": names, "states": states });
-                self.note(session, details).await;
-                reply::integer(out, i64::try_from(states).unwrap_or(i64::MAX));
-            }
-            Err(error) => reply::error(out, &format!("ERR {error}")),
-        }
+        let found = self.limiter.in_use(&rule, &attributes).await;
+        // The audit log keeps the names of attributes and not their values, which may be secrets.
+        let names: Vec<String> = attributes.iter().map(|(name, _)| name.to_owned()).collect();
+        let details = |states| json!({ "rule": rule, "by": names, "states": states });
+        let reset = self.limiter.reset(&rule, &attributes);
+        let done = self.reset_noted(session, found, details, reset).await;
+        write_count(out, done);
     }
 
     /// `DEL key …` forgets what `CL.THROTTLE` has counted for the keys, and is answered with how many of them had a counter.
@@ -173,28 +171,69 @@ impl<S: Backend> RespHandler<S> {
             Ok(limit) => limit,
             Err(error) => return reply::error(out, &error),
         };
-        match self.limiter.reset_named(words, &limit.named).await {
-            Ok(states) => {
-                // The audit log keeps how many keys there were and not the keys, which may be secrets.
-                let details = json!({ "command": "DEL", "keys": words.len(), "states": states });
-                self.note(session, details).await;
-                reply::integer(out, i64::try_from(states).unwrap_or(i64::MAX));
+        let found = self.limiter.named_in_use(words, &limit.named).await;
+        // The audit log keeps how many keys there were and not the keys, which may be secrets.
+        let details = |states| json!({ "command": "DEL", "keys": words.len(), "states": states });
+        let reset = self.limiter.reset_named(words, &limit.named);
+        let done = self.reset_noted(session, found, details, reset).await;
+        write_count(out, done);
+    }
+
+    /// Resets the counters that were `found`, after a line in the audit log. Without the line nothing is reset. If there is nothing to
+    /// reset, nothing is written: otherwise a client could fill the disk.
+    async fn reset_noted(
+        &self,
+        session: &Session,
+        found: Result<usize, CheckError>,
+        details: impl FnOnce(usize) -> serde_json::Value,
+        reset: impl Future<Output = Result<usize, CheckError>>,
+    ) -> Result<usize, String> {
+        let states = found.map_err(|error| error.to_string())?;
+        if states == 0 {
+            return Ok(0);
+        }
+        let details = details(states);
+        let line = move |rulebook: &Rulebook<S>, actor: Actor<'_>| {
+            let event = AuditEvent { actor, what: "reset", details: &details, reason: None };
+            rulebook.note(event).map_err(|error| error.to_string())
+        };
+        self.on_disk(session, line).await?;
+        match reset.await.map_err(|error| error.to_string()) {
+            Ok(states) => Ok(states),
+            Err(error) => {
+                let why = error.clone();
+                let line = move |rulebook: &Rulebook<S>, actor: Actor<'_>| {
+                    rulebook.note_abandoned(actor, "reset", &why);
+                    Ok(())
+                };
+                self.on_disk(session, line).await?;
+                Err(error)
             }
-            Err(error) => reply::error(out, &format!("ERR {error}")),
         }
     }
 
-    /// Writes a reset to the audit log, on a thread that may wait for the disk.
-    async fn note(&self, session: &Session, details: serde_json::Value) {
+    /// Writes to the audit log, on a thread that may wait for the disk.
+    async fn on_disk(
+        &self,
+        session: &Session,
+        write: impl FnOnce(&Rulebook<S>, Actor<'_>) -> Result<(), String> + Send + 'static,
+    ) -> Result<(), String> {
         let (rulebook, peer) = (Arc::clone(&self.rulebook), session.peer);
         let who = session.user.clone().unwrap_or_else(|| "resp".to_owned());
-        let noted = tokio::task::spawn_blocking(move || {
-            let actor = Actor { who: &who, peer };
-            rulebook.note(AuditEvent { actor, what: "reset", details: &details, reason: None });
-        });
-        if noted.await.is_err() {
+        let written =
+            tokio::task::spawn_blocking(move || write(&rulebook, Actor { who: &who, peer })).await;
+        written.unwrap_or_else(|_| {
             tracing::error!("writing the audit log met a bug in tidegate");
-        }
+            Err("internal error: the audit log was not written; nothing was reset".to_owned())
+        })
+    }
+}
+
+/// The reply to a reset: how many counters were forgotten.
+fn write_count(out: &mut Vec<u8>, done: Result<usize, String>) {
+    match done {
+        Ok(states) => reply::integer(out, i64::try_from(states).unwrap_or(i64::MAX)),
+        Err(error) => reply::error(out, &format!("ERR {error}")),
     }
 }
 
