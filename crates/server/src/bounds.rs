@@ -135,3 +135,9 @@ pub(crate) const RESP_EMPTY: usize = 100;
 pub(crate) const RESP_BATCH: usize = 128;
 /// Bytes of replies that are collected before they are written.
 pub(crate) const RESP_UNWRITTEN: usize = 256 * 1024;
+
+/// Questions of lists and pipelines that wait for a store elsewhere, in the whole process: three quarters of the calls that a server of the
+/// store gets at a time, so that there is always a place for single requests.
+pub(crate) const ASKED_TOGETHER: usize = 768;
+/// Commands of a pipeline that ask the store together.
+pub(crate) const RESP_TOGETHER: usize = 256;

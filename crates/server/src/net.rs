@@ -24,6 +24,7 @@ mod proxy_protocol;
 mod read_buffer;
 mod stream;
 pub(crate) mod tls;
+mod together;
 mod unauthenticated;
 mod worker;
 
@@ -40,6 +41,7 @@ pub(crate) use open_files::{FileQuota, FileQuotas, raise_limit, reserved};
 pub(crate) use read_buffer::{ReadBuffer, USUAL};
 pub(crate) use stream::Stream;
 pub(crate) use tls::{Certificate, CertificateFiles, TlsFiles, client_tls};
+pub(crate) use together::Together;
 pub(crate) use worker::{AcceptedConnection, Protocol, Protocols, Workers};
 
 use crate::timers;

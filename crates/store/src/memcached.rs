@@ -314,6 +314,10 @@ impl Store for Memcached {
     fn nodes(&self) -> u32 {
         self.context.settings.nodes.unwrap_or(ASSUMED_NODES).max(1)
     }
+
+    fn timeout(&self) -> Option<Span> {
+        Some(self.context.settings.timeout)
+    }
 }
 
 impl StoreHealth for Memcached {

@@ -446,6 +446,10 @@ impl Store for Redis {
         self.nodes.count()
     }
 
+    fn timeout(&self) -> Option<Span> {
+        Some(self.timeout)
+    }
+
     fn supports(&self, limit: &Limit) -> Result<(), StoreError> {
         Self::can_count(limit)
             .map_err(|reason| StoreError::Unsupported { limit: Box::new(limit.clone()), reason })

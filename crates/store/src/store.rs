@@ -5,7 +5,7 @@ use crate::reports::{DurableReport, Gauges, LeaseReport, NodeReport, StoreReport
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_core::{
-    Decision, Limit, Plan, PlanOutcome, StateId, Take, TakeReceipt, Taken, Timestamp,
+    Decision, Limit, Plan, PlanOutcome, Span, StateId, Take, TakeReceipt, Taken, Timestamp,
 };
 
 /// Keeps states and decides takes. Every store guarantees:
@@ -127,6 +127,11 @@ pub trait Store: Send + Sync {
     /// How many nodes share this store, this one included.
     fn nodes(&self) -> u32 {
         1
+    }
+
+    /// How long a call waits for an answer unless its caller waits for less; `None` if it never waits.
+    fn timeout(&self) -> Option<Span> {
+        None
     }
 }
 
@@ -288,6 +293,10 @@ impl<S: Store> Store for Arc<S> {
 
     fn nodes(&self) -> u32 {
         S::nodes(self)
+    }
+
+    fn timeout(&self) -> Option<Span> {
+        S::timeout(self)
     }
 }
 

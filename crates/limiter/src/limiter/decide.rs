@@ -78,14 +78,15 @@ impl<S: Store> Limiter<S> {
         let (entries, by, place) = {
             let attributes = self.concealed(&live, check.attributes);
             let planned = self.planned(&live, &attributes, check);
-            let plan = Plan::new(takes(&planned), longest_wait(check, &planned))?;
-            let (decisions, by) = match self.inner.store.peek(&plan).await {
-                Ok(decisions) => (decisions, DecidedBy::Store),
-                Err(_) => (self.peek_locally(&plan)?, DecidedBy::Fallback),
+            let (decisions, by) = match plan(&planned, check)? {
+                None => (vec![], DecidedBy::Policy),
+                Some(plan) => match self.inner.store.peek(&plan).await {
+                    Ok(decisions) => (decisions, DecidedBy::Store),
+                    Err(_) => (self.peek_locally(&plan)?, DecidedBy::Fallback),
+                },
             };
             (entries(&planned, decisions), by, planned.place)
         };
-        let by = if entries.is_empty() { DecidedBy::Policy } else { by };
         Ok(Verdict::fold(live, (entries, place), by, self.inner.clock.now().steady))
     }
 

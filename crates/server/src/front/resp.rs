@@ -17,6 +17,8 @@ mod panics;
 mod repeated;
 mod reply;
 mod session;
+#[cfg(test)]
+mod slow;
 mod throttle;
 mod users;
 pub mod wire;

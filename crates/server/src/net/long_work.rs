@@ -14,7 +14,9 @@
 //!
 //! Short requests do not pass the gate, so it costs them nothing.
 
+use crate::bounds;
 use std::cell::Cell;
+use std::sync::Arc;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::yield_now;
 
@@ -29,6 +31,8 @@ pub(crate) struct LongWorkQueue {
     left: Cell<u32>,
     /// How many batches may be open at the same time.
     open: usize,
+    /// Places for questions of lists and pipelines to a store elsewhere. All workers share them.
+    places: Option<Arc<Semaphore>>,
 }
 
 /// A batch that is open: its entries are being read or decided.
@@ -53,7 +57,23 @@ impl LongWorkQueue {
     pub(crate) fn new(store_in_process: bool) -> Self {
         let open = if store_in_process { 1 } else { Semaphore::MAX_PERMITS };
         let (gate, batches) = (Semaphore::new(1), Semaphore::new(open));
-        Self { gate, batches, left: Cell::new(PIECE), open }
+        let places = (!store_in_process).then(Self::shared_places);
+        Self { gate, batches, left: Cell::new(PIECE), open, places }
+    }
+
+    /// Places for the questions of all workers.
+    pub(crate) fn shared_places() -> Arc<Semaphore> {
+        Arc::new(Semaphore::new(bounds::ASKED_TOGETHER))
+    }
+
+    /// The same queue, with places that it shares with others.
+    pub(crate) fn sharing(self, places: &Arc<Semaphore>) -> Self {
+        Self { places: self.places.map(|_| Arc::clone(places)), ..self }
+    }
+
+    /// The places for questions to the store; `None` if it is in this process and answers at once.
+    pub(super) fn places(&self) -> Option<&Semaphore> {
+        self.places.as_deref()
     }
 
     /// How many batches may be open at the same time.

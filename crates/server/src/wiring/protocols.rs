@@ -80,7 +80,7 @@ impl<S: Backend> Server<S> {
         let places = LongWorkQueue::shared_places();
         let make = move || -> Protocols<Front<S>> {
             let decisions = decisions.on_worker();
-            let long_work = Rc::new(LongWorkQueue::new(S::IN_PROCESS));
+            let long_work = Rc::new(LongWorkQueue::new(S::IN_PROCESS).sharing(&places));
             let context_within = |timeouts, tls: &Option<TlsAcceptor>, budget| {
                 let shared = (Arc::clone(&metrics), Arc::clone(budget));
                 let context = ListenerContext::new(timeouts, Versions::OneAndTwo, shared);

@@ -158,6 +158,10 @@ impl<S: Store> Store for Faulty<S> {
         self.inner.supports(limit)
     }
 
+    fn timeout(&self) -> Option<Span> {
+        self.inner.timeout()
+    }
+
     fn admit_limit(&self, limit: &Limit) -> Result<(), StoreError> {
         self.inner.admit_limit(limit)
     }

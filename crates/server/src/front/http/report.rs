@@ -106,6 +106,12 @@ fn settled(settled: &Result<Settled, ReportError>) -> Reported {
 }
 
 impl Reported {
+    /// A report of a list whose deadline was over before it was sent.
+    pub(super) const NOT_SENT: Self = Self::Failed(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "the store did not answer the reports before this one in time; it was not sent, so send it again",
+    );
+
     /// The answer as an entry of the answer to a list.
     pub(super) fn entry(&self) -> Value {
         match self {

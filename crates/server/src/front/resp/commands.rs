@@ -17,7 +17,7 @@ use tidegate::{
 };
 
 impl<S: Backend> RespHandler<S> {
-    pub(super) async fn check(&self, words: &[&[u8]], session: &Session, out: &mut Vec<u8>) {
+    pub(super) async fn check(&self, words: &[&[u8]], dialect: Dialect, out: &mut Vec<u8>) {
         let began = timers::now();
         let command = match CheckCommand::read(words) {
             Ok(command) => command,
@@ -28,20 +28,20 @@ impl<S: Backend> RespHandler<S> {
                 self.tally.count(&verdict);
                 self.decisions.of_request("resp", &verdict, &command.check());
                 self.tally.took(timers::since(began));
-                self.write(&verdict, session.dialect, out);
+                self.write(&verdict, dialect, out);
             }
             Err(error) => reply::error(out, &format!("ERR {error}")),
         }
     }
 
     /// The same as `check`, without counting the request.
-    pub(super) async fn peek(&self, words: &[&[u8]], session: &Session, out: &mut Vec<u8>) {
+    pub(super) async fn peek(&self, words: &[&[u8]], dialect: Dialect, out: &mut Vec<u8>) {
         let command = match CheckCommand::read(words) {
             Ok(command) => command,
             Err(error) => return reply::error(out, &error),
         };
         match self.limiter.peek(&command.check()).await {
-            Ok(verdict) => self.write(&verdict, session.dialect, out),
+            Ok(verdict) => self.write(&verdict, dialect, out),
             Err(error) => reply::error(out, &format!("ERR {error}")),
         }
     }

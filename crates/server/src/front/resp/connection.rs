@@ -1,14 +1,14 @@
 //! A connection: commands are parsed in place, decided in batches, and answered with one write.
 //!
 //! ```text
-//!   bytes ──► CL.THROTTLE … CL.THROTTLE │ PING │ CL.THROTTLE …        until all bytes that have arrived are read
-//!             └────── one batch ──────┘  alone   └ the next
+//!   bytes ──► CL.THROTTLE … CL.THROTTLE │ TG.CHECK … TG.CHECK │ PING │ CL.THROTTLE …   until all bytes that have arrived are read
+//!             └────── one batch ──────┘   └─── together ────┘  alone   └ the next
 //! ```
 //!
 //! A long pipeline is decided in several batches; other connections of the worker have their turn between them (fair
 //! queueing).
 
-use super::handler::{AfterCommand, Batch, RespHandler};
+use super::handler::{AfterCommand, AskingBatch, Batch, RespHandler};
 use super::repeated::Repeated;
 use super::reply;
 use super::session::Session;
@@ -206,6 +206,7 @@ async fn answer<S: Backend>(
 ) -> Progress {
     let mut commands = Commands { here, used: 0, words: Words::new(), last: None };
     let mut batch = Batch::new();
+    let mut asked = AskingBatch::new();
     let stop = loop {
         let throttle = match commands.next(handler, session) {
             Err(stop) => break stop,
@@ -226,6 +227,17 @@ async fn answer<S: Backend>(
         }
         counts.quantum =
             counts.quantum.saturating_sub(if throttle.is_some() { 1 } else { OTHER_COMMAND });
+        let asking = match throttle {
+            Some(_) => None,
+            None => RespHandler::<S>::asking(&commands.words, session),
+        };
+        // Replies are in the order of the commands, so what is of another kind is decided before.
+        let joins =
+            asking.zip(asked.first()).is_some_and(|(asking, (first, _))| asking.joins(*first));
+        if !asked.is_empty() && (!joins || asked.len() >= RespHandler::<S>::most_asked()) {
+            handler.answer_asked(&asked, session, &place.long_work, out).await;
+            asked.clear();
+        }
         match throttle {
             Some(Ok(throttle)) => {
                 if batch.len() == batch.inline_size() {
@@ -238,6 +250,8 @@ async fn answer<S: Backend>(
                 batch.clear();
                 if let Some(Err(error)) = other {
                     reply::error(out, &error);
+                } else if let Some(asking) = asking {
+                    asked.push((asking, commands.words.clone()));
                 } else if handler.run(&commands.words, session, out).await == AfterCommand::Close {
                     break Stop::Close;
                 }
@@ -251,7 +265,34 @@ async fn answer<S: Backend>(
             break Stop::Flush;
         }
     };
-    // The commands before a protocol error are answered before the error.
+    // The commands before a protocol error are answered before the error. At most one of these has any.
     handler.decide(&batch, out).await;
+    if !asked.is_empty() {
+        handler.answer_asked(&asked, session, &place.long_work, out).await;
+    }
     Progress { used: commands.used, stop }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::net::{Budget, LongWorkQueue, Timeouts, Versions};
+    use std::rc::Rc;
+    use std::sync::Arc;
+
+    /// The replies to a pipeline.
+    pub(crate) async fn answered<S: Backend>(handler: &RespHandler<S>, input: &[u8]) -> Vec<u8> {
+        let minute = std::time::Duration::from_secs(60);
+        let timeouts = Timeouts { handshake: minute, head: minute, body: minute, idle: minute };
+        let shared = (Arc::default(), Budget::new(1 << 20));
+        let queue = Rc::new(LongWorkQueue::new(S::IN_PROCESS));
+        let place = ListenerContext::new(timeouts, Versions::One, shared).with_queue(&queue);
+        let mut session = handler.session([127, 0, 0, 1].into());
+        let mut counts = Counts { empty: 0, quantum: bounds::SHORT_PIPELINE };
+        let mut out = Vec::new();
+        let to = (&mut out, usize::MAX);
+        let progress = answer((handler, &place), input, &mut session, to, &mut counts).await;
+        assert_eq!(progress.used, input.len());
+        out
+    }
 }

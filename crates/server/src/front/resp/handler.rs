@@ -1,15 +1,17 @@
-//! Runs commands: batches of `CL.THROTTLE`, and every other command on its own.
+//! Runs commands: batches of `CL.THROTTLE`, several commands that ask the policy together, and every other command on its own.
 //!
 //! A command that causes a panic costs one error reply; the connection and the other commands of its pipeline go on.
 
-use super::reply;
+use super::reply::{self, Dialect};
 use super::session::Session;
 use super::throttle::{Limits, Throttle};
 use super::users::{UserRole, Users};
 use super::wire::Words;
 use crate::backend::Backend;
+use crate::bounds;
 use crate::decision_logs::DecisionLogs;
 use crate::metrics::{Metrics, Tally};
+use crate::net::{LongWorkQueue, PIECE, Together};
 use crate::rulebook::Rulebook;
 use crate::supervise::contained;
 use crate::timers;
@@ -44,8 +46,30 @@ pub(crate) enum AfterCommand {
 /// `CL.THROTTLE` commands that arrived together: the key of each, and its limit and cost.
 pub(crate) type Batch<'b> = SmallVec<[(&'b [u8], Throttle); 4]>;
 
+/// A command that asks the store and changes nothing in the session. Such commands of a pipeline are decided together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asking {
+    Check,
+    Peek,
+    Report,
+    Renew,
+}
+
+/// Commands that arrived one behind the other, and are decided together.
+pub(crate) type AskingBatch<'b> = SmallVec<[(Asking, Words<'b>); 1]>;
+
+impl Asking {
+    /// Whether the two may be under way at the same time. A check must find what a report before it has given back.
+    pub(crate) fn joins(self, other: Self) -> bool {
+        let settles = |asking| matches!(asking, Self::Report | Self::Renew);
+        settles(self) == settles(other)
+    }
+}
+
 /// Longer than the name of any command; of a longer word only this much is compared.
 const LONGEST_COMMAND: usize = 32;
+/// Commands that take about as long as one piece of long work.
+const AT_A_TIME: usize = 32;
 
 impl<S: Backend> RespHandler<S> {
     pub(crate) fn new(
@@ -155,6 +179,68 @@ impl<S: Backend> RespHandler<S> {
         }
     }
 
+    // === commands that ask the policy ===
+
+    /// Which of them a command is; `None` for other commands, and for a client that has not authenticated.
+    pub(crate) fn asking(words: &Words<'_>, session: &Session) -> Option<Asking> {
+        const NAMES: [(&[u8], Asking); 4] = [
+            (b"TG.CHECK", Asking::Check),
+            (b"TG.PEEK", Asking::Peek),
+            (b"TG.REPORT", Asking::Report),
+            (b"TG.RENEW", Asking::Renew),
+        ];
+        let name = words.first().filter(|_| session.role.is_some())?;
+        let known = NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        known.map(|(_, asking)| *asking)
+    }
+
+    /// How many of them are decided together. With a store in this process that has no advantage, so other connections have their turn.
+    pub(crate) const fn most_asked() -> usize {
+        if S::IN_PROCESS { AT_A_TIME } else { bounds::RESP_TOGETHER }
+    }
+
+    /// Decides commands together, and writes the replies in their order. They are sent in that order, too.
+    pub(crate) async fn answer_asked(
+        &self,
+        asked: &AskingBatch<'_>,
+        session: &Session,
+        queue: &LongWorkQueue,
+        out: &mut Vec<u8>,
+    ) {
+        if let [(asking, words)] = asked.as_slice() {
+            return self.ask(*asking, words, session.dialect, out).await;
+        }
+        let mut done = |reply: Vec<u8>| out.extend_from_slice(&reply);
+        let mut together = Together::new(queue);
+        for (number, (asking, words)) in asked.iter().enumerate() {
+            if number > 0 && number.is_multiple_of(AT_A_TIME) {
+                queue.pass(PIECE).await;
+            }
+            let ask = async {
+                let mut reply = Vec::new();
+                self.ask(*asking, words, session.dialect, &mut reply).await;
+                reply
+            };
+            together.ask(ask, &mut done).await;
+        }
+        together.finish(&mut done).await;
+    }
+
+    async fn ask(&self, asking: Asking, words: &Words<'_>, dialect: Dialect, out: &mut Vec<u8>) {
+        let before = out.len();
+        let words = words.get(1..).unwrap_or_default();
+        let answered = match asking {
+            Asking::Check => contained(pin!(self.check(words, dialect, out))).await,
+            Asking::Peek => contained(pin!(self.peek(words, dialect, out))).await,
+            Asking::Report => contained(pin!(self.report(words, out))).await,
+            Asking::Renew => contained(pin!(self.renew(words, out))).await,
+        };
+        if answered.is_err() {
+            out.truncate(before);
+            self.reply_panicked(out);
+        }
+    }
+
     // === other commands ===
 
     pub(crate) async fn run(
@@ -207,10 +293,6 @@ impl<S: Backend> RespHandler<S> {
             (b"CLIENT", _) => session.client(rest, out),
             (b"COMMAND", _) => session.command(rest, out),
             (b"INFO", _) => self.info(out),
-            (b"TG.CHECK", _) => self.check(rest, session, out).await,
-            (b"TG.PEEK", _) => self.peek(rest, session, out).await,
-            (b"TG.REPORT", _) => self.report(rest, out).await,
-            (b"TG.RENEW", _) => self.renew(rest, out).await,
             (b"TG.RESET", Some(UserRole::Operator)) => self.reset(rest, session, out).await,
             (b"DEL", Some(UserRole::Operator)) => self.delete(rest, session, out).await,
             (b"TG.RESET" | b"DEL", Some(UserRole::Client)) => {

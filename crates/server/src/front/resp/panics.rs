@@ -1,11 +1,12 @@
 //! A panic costs one reply: neither the connection nor the rest of a pipeline.
 
-use super::handler::{AfterCommand, Batch, RespHandler};
+use super::handler::{Asking, AskingBatch, Batch, RespHandler};
 use super::users::{UserRole, Users};
 use super::wire::{self, CommandBound, Read, Words};
 use crate::front::testing::Panicking;
 use crate::health::Health;
 use crate::metrics::Metrics;
+use crate::net::LongWorkQueue;
 use crate::rulebook::{Rulebook, RulebookContext, TokenKeys};
 use std::sync::Arc;
 use tidegate::{Clock, Limiter, Policy, Secret};
@@ -48,7 +49,7 @@ async fn a_panic_costs_one_reply_of_a_pipeline() {
     let data_dir = std::env::temp_dir().join(format!("tidegate-panics-{}", std::process::id()));
     std::fs::create_dir_all(&data_dir).unwrap();
     let handler = handler(&data_dir);
-    let mut session = handler.session([127, 0, 0, 1].into());
+    let session = handler.session([127, 0, 0, 1].into());
     let lines: Vec<String> = (0..10)
         .map(|number| {
             let quantity = if number == 3 { UNLUCKY } else { 1 };
@@ -69,7 +70,8 @@ async fn a_panic_costs_one_reply_of_a_pipeline() {
     // The same for a command that is not part of a batch; the connection stays open.
     let mut out = Vec::new();
     let check = format!("TG.CHECK {UNLUCKY} ip 203.0.113.7\r\n");
-    assert_eq!(handler.run(&words(&check), &mut session, &mut out).await, AfterCommand::Continue);
+    let asked: AskingBatch<'_> = std::iter::once((Asking::Check, words(&check))).collect();
+    handler.answer_asked(&asked, &session, &LongWorkQueue::new(true), &mut out).await;
     assert!(out.starts_with(b"-ERR internal error"), "{}", String::from_utf8_lossy(&out));
     std::fs::remove_dir_all(&data_dir).unwrap();
 }
