@@ -14,13 +14,18 @@ local function each(answer, names, tell)
 end
 
 core.register_action("tidegate", { "http-req" }, function(txn)
+    local sent = txn.http:req_get_headers()
     local answer = core.httpclient():get({
         url = "http://tidegate/v1/auth",
         dst = "abns@tidegate",
         timeout = 2000,
         headers = {
-            -- Only the method and the URI of the client's request are sent to tidegate. If the policy reads cookies
-            -- (send all cookie lines, or a client could choose which one counts), name it here: ["cookie"] = txn.http:req_get_headers()["cookie"],
+            -- Only the method and the URI of the client's request are sent to tidegate, and method overrides. If the policy reads cookies
+            -- (send all cookie lines, or a client could choose which one counts), name it here: ["cookie"] = sent["cookie"],
+            -- The rules of both methods apply to a request that asks to be taken for one of another method.
+            ["x-http-method-override"] = sent["x-http-method-override"],
+            ["x-http-method"] = sent["x-http-method"],
+            ["x-method-override"] = sent["x-method-override"],
             ["x-forwarded-method"] = { txn.sf:method() },
             ["x-forwarded-uri"] = { txn.sf:pathq() },
             ["x-forwarded-for"] = { txn.sf:src() },

@@ -28,7 +28,7 @@
 //! | what operators change at run time | [`Changes`] |
 //! | why a request is limited | [`Explanation`] |
 //! | the YAML reader, and errors with their positions | [`Document`], [`Problem`] |
-//! | paths and path patterns | [`NormalPath`], [`Pattern`] |
+//! | paths and path patterns | [`NormalPath`], [`Readings`], [`Pattern`] |
 //!
 //! The modules, from the bottom to the top:
 //!
@@ -64,11 +64,11 @@ pub use model::changes::{
 };
 pub use model::descriptors::{DescriptorRule, Descriptors, EnvoyProblem, Met};
 pub use model::expression::{Expression, ExpressionError, Fact};
-pub use model::identity::{Identity, Request, VerifiedSource};
+pub use model::identity::{Identity, METHOD_OVERRIDES, Request, VerifiedSource};
 pub use model::key::{Key, KeyError, KeyValue, KeyValues};
 pub use model::number::{Number, NumberError};
 pub use model::overrides::{OverrideError, Overrides};
-pub use model::path::{NormalPath, PathError};
+pub use model::path::{NormalPath, PathError, Readings};
 pub use model::pattern::{Pattern, PatternError};
 pub use model::person::{Person, PersonRule};
 pub use model::policy::{Origin, Policy, Tiers};

@@ -6,8 +6,17 @@
 //!
 //! Axum is a dependency of this project, so it is run and not recorded: `crates/limiter/tests/paths.rs`.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails loudly")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "a test fails loudly"
+)]
 
+mod readers;
+
+use readers::READERS;
 use tidegate_policy::{Attributes, Policy};
 
 /// The columns of the table, with the versions that were observed.
@@ -187,5 +196,22 @@ fn ordinary_paths_have_one_reading() {
             "{{ version: 1, rules: [{{ name: a, match: {{ path: '{rule}' }}, key: [], limits: [1/s] }}] }}"
         ));
         assert_eq!(applying(&policy.unwrap(), path), Some(vec!["a".to_owned()]), "{path} {rule}");
+    }
+}
+
+/// The functions in `readers` do what the servers were seen to do, so they may judge spellings that were not recorded.
+#[test]
+fn the_readers_do_what_the_servers_did() {
+    for (path, routes) in OBSERVED {
+        for reader in READERS {
+            let route = match reader.route(path).as_deref() {
+                None => '-',
+                Some("/login") => 'L',
+                Some(path) if path == "/api" || path.starts_with("/api/") => 'A',
+                Some(_) => 'o',
+            };
+            let seen = routes.chars().nth(reader.column).unwrap();
+            assert_eq!(route, seen, "{path} on {}", SERVERS[reader.column]);
+        }
     }
 }

@@ -162,11 +162,10 @@ impl Policy {
 
 /// Every reading of a path that has several.
 fn readings(request: &Attributes<'_>) -> Vec<String> {
-    if !request.is_ambiguous() {
+    if !request.has_ambiguous_path() {
         return vec![];
     }
-    let all = [request.canonical()].into_iter().chain(request.other_readings());
-    let paths = all.filter_map(|seen| seen.path());
+    let paths = request.paths().flatten();
     paths.map(|path| crate::document::printable(path.as_str())).collect()
 }
 

@@ -91,6 +91,9 @@ impl Reader {
         let tiers = fields.get("tiers").and_then(|node| self.tiers(node));
         let (ambiguous, case) =
             fields.get("paths").map(|node| self.paths(node)).unwrap_or_default();
+        let methods = fields.get("methods").and_then(|node| self.record(node, &grammar::METHODS));
+        let overrides = methods
+            .and_then(|fields| self.ambiguous(fields.get("overrides")?, &grammar::OVERRIDES));
         let classes = fields.get("priorities").map(|node| self.priorities(node));
         // Rules may name classes that were not understood, so none of their names are reported then.
         let named = classes.as_ref().is_none_or(Option::is_some);
@@ -99,17 +102,26 @@ impl Reader {
             Settings { identity: &identity, tiers: tiers.as_ref(), classes: &classes, case };
         let rules = self.rules(rules?, &settings)?;
         let policy = Policy::new(identity, tiers.unwrap_or_default(), rules);
-        named.then_some(Policy { ambiguous, classes, ..policy })
+        let method_overrides = overrides.unwrap_or_default();
+        named.then_some(Policy { ambiguous, method_overrides, classes, ..policy })
     }
 
     fn paths(&mut self, node: &Document) -> (Ambiguous, Case) {
         let Some(fields) = self.record(node, &grammar::PATHS) else { return Default::default() };
-        let ambiguous = fields.get("ambiguous").and_then(|n| self.choice(n, &grammar::AMBIGUOUS));
-        let ambiguous = match ambiguous {
-            Some(Chosen::Word("reject")) => Ambiguous::Reject,
-            Some(Chosen::Word(_) | Chosen::Form(..)) | None => Ambiguous::MatchAny,
-        };
-        (ambiguous, self.case(&fields).unwrap_or_default())
+        let ambiguous = fields.get("ambiguous");
+        let ambiguous = ambiguous.and_then(|node| self.ambiguous(node, &grammar::AMBIGUOUS));
+        (ambiguous.unwrap_or_default(), self.case(&fields).unwrap_or_default())
+    }
+
+    fn ambiguous(
+        &mut self,
+        node: &Document,
+        choice: &'static grammar::Choice,
+    ) -> Option<Ambiguous> {
+        match self.choice(node, choice)? {
+            Chosen::Word("reject") => Some(Ambiguous::Reject),
+            Chosen::Word(_) | Chosen::Form(..) => Some(Ambiguous::MatchAny),
+        }
     }
 
     fn case(&mut self, fields: &Fields<'_>) -> Option<Case> {
@@ -191,8 +203,11 @@ impl Reader {
         let _ = fields.get("description").map(|node| self.text(node, "`description`"));
         let case = self.case(&fields).unwrap_or(settings.case);
         let conditions = fields.get("match");
-        let conditions =
+        let mut conditions =
             conditions.map_or(vec![], |node| self.conditions(node, case, settings.identity));
+        if self.flag_or(&fields, "get_includes_head", true) {
+            conditions.iter_mut().for_each(Condition::include_head);
+        }
         let when = fields.get("when").and_then(|node| self.expression(node, settings.identity));
         let key = fields.get("key").and_then(|node| self.key(node)).map(|key| key.with_case(case));
         let mode = fields.get("mode").and_then(|node| self.mode(node, settings.identity));

@@ -238,6 +238,9 @@ pub(crate) static POLICY: Record = Record {
         optional("paths", Shape::Record(&PATHS), "Sets how paths of requests are compared.")
             .otherwise("the defaults of its keys")
             .example("paths: { case_insensitive: true }"),
+        optional("methods", Shape::Record(&METHODS), "Sets how methods of requests are read.")
+            .otherwise("the defaults of its keys")
+            .example("methods: { overrides: reject }"),
         optional("tiers", Shape::Record(&TIERS), "Lists the plans (tiers) of customers.")
             .otherwise("no tiers")
             .example("tiers: { default: free, known: [free, pro] }"),
@@ -369,6 +372,29 @@ pub(crate) static AMBIGUOUS: Choice = words(
     "`ambiguous`",
     &[
         word("match_any", "A rule applies if it matches any reading of the path."),
+        word(
+            "reject",
+            "Forward auth, the reverse proxy and the tower layer refuse the request with status 400. Elsewhere it has no effect.",
+        ),
+    ],
+);
+
+pub(crate) static METHODS: Record = Record {
+    title: "`methods`",
+    fields: &[optional(
+        "overrides",
+        Shape::Choice(&OVERRIDES),
+        "Sets what happens to a request that asks servers to take it for one of another method, in `X-HTTP-Method-Override`, `X-HTTP-Method`, `X-Method-Override` or the parameter `_method` of its query.",
+    )
+    .default("match_any")
+    .example("overrides: reject")],
+    others: None,
+};
+
+pub(crate) static OVERRIDES: Choice = words(
+    "`overrides`",
+    &[
+        word("match_any", "A rule applies if it matches any of the methods."),
         word(
             "reject",
             "Forward auth, the reverse proxy and the tower layer refuse the request with status 400. Elsewhere it has no effect.",

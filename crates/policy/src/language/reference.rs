@@ -212,6 +212,7 @@ fn policy_with(title: &str, entries: &str) -> String {
         "a policy" => policy(entries),
         "`identity`" => policy(&format!("identity: {map}")),
         "an attribute" => policy(&format!("identity: {{ user: {map} }}")),
+        "`methods`" => policy(&format!("methods: {map}")),
         "`paths`" => policy(&format!("paths: {map}")),
         "`ip`" => policy(&format!("identity: {{ ip: {map} }}")),
         "`tiers`" => policy(&format!("tiers: {map}")),

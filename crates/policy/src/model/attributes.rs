@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Three names are special. `ip` is an address. `path` is stored in its canonical form, together with the other paths that
-//! servers may read it as. `method` is stored in capitals. All other names are free and hold text: `user`, `api_key`,
+//! servers may read it as. `method` is stored in capitals, together with the other methods for which servers may take it. All other names are free and hold text: `user`, `api_key`,
 //! `device`, `shard`. An empty value counts as absent: otherwise all requests with an empty header would share one counter.
 
 use crate::document::shown;
@@ -31,6 +31,8 @@ use std::net::IpAddr;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes<'a> {
     method: Option<Cow<'a, str>>,
+    /// The methods that the request asks servers to take it for, in capitals; nearly always none.
+    other_methods: Vec<String>,
     path: Option<Readings<'a>>,
     /// Why the path that a client sent is not readable.
     unreadable: Option<PathError>,
@@ -38,10 +40,11 @@ pub struct Attributes<'a> {
     named: Vec<(Cow<'a, str>, Cow<'a, str>)>,
 }
 
-/// A request with one of the readings of its path.
+/// A request with one of its methods, and one of the readings of its path.
 #[derive(Clone, Copy)]
 pub(crate) struct RequestReading<'s> {
     request: &'s Attributes<'s>,
+    method: Option<&'s str>,
     path: Option<&'s NormalPath<'s>>,
 }
 
@@ -79,6 +82,9 @@ pub enum AttributeError {
         "`{0}` comes from `{1}`, which only the reverse proxy of the server verifies; send the request to that proxy, or let another proxy verify it and set a header field"
     )]
     Unverified(String, String),
+    /// It asks servers to take it for one of another method, and the policy refuses such requests.
+    #[error("the request asks to be taken for a `{0}`; send it with that method")]
+    Override(String),
     /// More than 32 attributes.
     #[error("a request has at most {MOST} attributes")]
     TooMany,
@@ -87,6 +93,8 @@ pub enum AttributeError {
 /// Attributes of one request, beside `ip`, `method` and `path`. No real caller sends more.
 const MOST: usize = 32;
 const LONGEST_NAME: usize = 64;
+/// Methods of one request beside its own. No real client names two.
+const MOST_METHODS: usize = 4;
 /// The longest line of an HTTP request that the front ends accept.
 const LONGEST_VALUE: usize = 8 * 1024;
 
@@ -151,7 +159,10 @@ impl<'a> Attributes<'a> {
                 self.path = present.then(|| path(value)).transpose()?;
                 self.unreadable = None;
             }
-            "method" => self.method = present.then(|| method(value)).transpose()?,
+            "method" => {
+                self.method = present.then(|| method(value)).transpose()?;
+                self.other_methods.clear();
+            }
             _ => self.set_named(name, value)?,
         }
         Ok(())
@@ -170,7 +181,9 @@ impl<'a> Attributes<'a> {
     /// ```
     #[must_use]
     pub fn with_all(mut self, others: Self) -> Self {
-        self.method = others.method.or(self.method);
+        if others.method.is_some() {
+            (self.method, self.other_methods) = (others.method, others.other_methods);
+        }
         self.address = others.address.or(self.address);
         if others.path.is_some() || others.unreadable.is_some() {
             (self.path, self.unreadable) = (others.path, others.unreadable);
@@ -232,6 +245,19 @@ impl<'a> Attributes<'a> {
             "ip" | "path" | "method" => self.set(name, value)?,
             _ if is_attribute(name) => self.replace(name.into(), value.into()),
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// Adds a method that servers may take the request for, beside its own.
+    pub(crate) fn may_be(&mut self, other: &str) -> Result<(), AttributeError> {
+        let other = method(Cow::Borrowed(other))?;
+        let is_known = self.methods().any(|known| known == Some(&*other));
+        if !is_known && self.other_methods.len() >= MOST_METHODS {
+            return Err(AttributeError::Override(other.into_owned()));
+        }
+        if !is_known {
+            self.other_methods.push(other.into_owned());
         }
         Ok(())
     }
@@ -314,18 +340,43 @@ impl<'a> Attributes<'a> {
         self.address
     }
 
-    /// The request with the canonical reading of its path.
+    /// The request with its own method, and the canonical reading of its path.
     pub(crate) fn canonical(&self) -> RequestReading<'_> {
-        RequestReading { request: self, path: self.path.as_ref().map(Readings::first) }
+        let path = self.path.as_ref().map(Readings::first);
+        RequestReading { request: self, method: self.method.as_deref(), path }
     }
 
-    /// The request with every other reading of its path; nearly all requests have none.
+    /// The request with every other combination of a method and a reading of its path; nearly all requests have none.
     pub(crate) fn other_readings(&self) -> impl Iterator<Item = RequestReading<'_>> {
+        let of_method = move |method| {
+            self.paths().map(move |path| RequestReading { request: self, method, path })
+        };
+        self.methods().flat_map(of_method).skip(1)
+    }
+
+    /// The readings of its path, the canonical one first; `None` if it has no path.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = Option<&NormalPath<'_>>> {
         let others = self.path.as_ref().map_or(&[][..], Readings::others);
-        others.iter().map(|path| RequestReading { request: self, path: Some(path) })
+        [self.path.as_ref().map(Readings::first)].into_iter().chain(others.iter().map(Some))
+    }
+
+    /// Its own method, if it has one, and the others for which servers may take it.
+    pub(crate) fn methods(&self) -> impl Iterator<Item = Option<&str>> {
+        let others = self.other_methods.iter().map(|method| Some(method.as_str()));
+        [self.method.as_deref()].into_iter().chain(others)
+    }
+
+    /// The first method that it asks servers to take it for, if it is not its own.
+    pub(crate) fn other_method(&self) -> Option<&str> {
+        self.other_methods.first().map(String::as_str)
     }
 
     /// Whether servers read the path in several ways.
+    pub(crate) fn has_ambiguous_path(&self) -> bool {
+        self.path.as_ref().is_some_and(|path| !path.others().is_empty())
+    }
+
+    /// Whether servers read the path in several ways, or may take the request for one of another method.
     ///
     /// ```
     /// use tidegate_policy::Attributes;
@@ -336,11 +387,7 @@ impl<'a> Attributes<'a> {
     /// ```
     #[must_use]
     pub fn is_ambiguous(&self) -> bool {
-        self.path.as_ref().is_some_and(|path| !path.others().is_empty())
-    }
-
-    pub(crate) fn method(&self) -> Option<&str> {
-        self.method.as_deref()
+        self.has_ambiguous_path() || !self.other_methods.is_empty()
     }
 
     /// The value of an attribute that is not special.
@@ -383,10 +430,15 @@ impl<'s> RequestReading<'s> {
         self.path
     }
 
+    pub(crate) const fn method(&self) -> Option<&'s str> {
+        self.method
+    }
+
     /// An attribute as text; the path in the case in which it is compared.
     pub(crate) fn get(&self, name: &str, case: Case) -> Option<Cow<'s, str>> {
         match name {
             "path" => self.path.map(|path| case.fold(path.as_str())),
+            "method" => self.method.map(Cow::Borrowed),
             _ => self.request.get(name),
         }
     }
@@ -438,6 +490,15 @@ mod tests {
         for name in ["", "a\nb", &"n".repeat(65)] {
             assert!(matches!(request.set(name.to_owned(), "x"), Err(AttributeError::Name(_))));
         }
+        let mut overridden = Attributes::new().with("method", "POST").unwrap();
+        for method in ["put", "PUT", "post", "PATCH", "DELETE", "GET"] {
+            overridden.may_be(method).unwrap();
+        }
+        assert_eq!(
+            overridden.methods().flatten().collect::<Vec<_>>(),
+            ["POST", "PUT", "PATCH", "DELETE", "GET"]
+        );
+        assert_eq!(overridden.may_be("HEAD"), Err(AttributeError::Override("HEAD".to_owned())));
         for method in ["GET /", "G\r\nX: y", "\u{e9}"] {
             assert!(matches!(request.set("method", method), Err(AttributeError::Method(_))));
         }
@@ -475,6 +536,13 @@ mod tests {
         }
         let mut unreadable = Attributes::new();
         unreadable.set_from_client("path", "/a%2541").unwrap();
+        let mut overridden = of(&first);
+        overridden.may_be("delete").unwrap();
+        assert_eq!(
+            overridden.clone().with_all(of(&[("user", "bob")])).other_method(),
+            Some("DELETE")
+        );
+        assert_eq!(overridden.with_all(of(&second)), of(&second));
         let both = of(&first).with_all(unreadable);
         assert!(both.unreadable().is_some() && both.get("path").is_none());
         assert_eq!(both.with_all(of(&second)).unreadable(), None);

@@ -317,8 +317,9 @@ impl Changes {
 
     /// The tier that an operator assigned to the customer of a request.
     pub(crate) fn assignment(&self, request: &Attributes<'_>) -> Option<TierAssignment<'_>> {
-        // A tier may grant more, and it is unknown which path a server makes of an ambiguous one. So the path does not count.
-        let is_known = |name: &str| name != "path" || !request.is_ambiguous();
+        // A tier may grant more, and it is unknown which path a server makes of an ambiguous one. So the path does not count, nor
+        // does the method.
+        let is_known = |name: &str| !["path", "method"].contains(&name) || !request.is_ambiguous();
         let mut known = self.tiers.iter().filter(|(attribute, _)| is_known(attribute));
         known.find_map(|(attribute, customers)| {
             let (value, tier) = customers.get_key_value(&*request.get(attribute)?)?;

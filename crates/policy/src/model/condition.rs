@@ -24,6 +24,16 @@ impl Condition {
         }
     }
 
+    /// Lets a condition on `GET` hold for `HEAD`, which is the same request without the body of its answer.
+    pub(crate) fn include_head(&mut self) {
+        if let Self::Method(methods) = self
+            && is_among(methods, "GET")
+            && let Err(at) = methods.binary_search_by(|method| method.as_str().cmp("HEAD"))
+        {
+            methods.insert(at, "HEAD".to_owned());
+        }
+    }
+
     /// The accepted values, as text.
     pub(crate) fn values(&self) -> Box<dyn Iterator<Item = Cow<'_, str>> + '_> {
         match self {
@@ -38,7 +48,7 @@ impl Condition {
     pub(crate) fn holds(&self, reading: RequestReading<'_>) -> bool {
         let request = reading.request();
         match self {
-            Self::Method(methods) => request.method().is_some_and(|found| is_among(methods, found)),
+            Self::Method(methods) => reading.method().is_some_and(|found| is_among(methods, found)),
             Self::Path(patterns) => {
                 reading.path().is_some_and(|path| patterns.iter().any(|p| p.matches(path)))
             }

@@ -15,13 +15,15 @@
 //! refused, unless the policy says which value counts.
 
 mod decode;
+mod overrides;
 mod sources;
 pub(crate) use decode::{Decode, Duplicates};
+pub use overrides::METHOD_OVERRIDES;
 
 use crate::document::{Place, shown};
 use crate::model::address::{HopHeader, Trusted};
 use crate::model::attributes::{AttributeError, Attributes, is_attribute};
-use decode::ValuePicker;
+use decode::{ValuePicker, credentials};
 use ipnet::IpNet;
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -416,7 +418,9 @@ impl Source {
         match &self.place {
             SourcePlace::Header(name) => {
                 let lines = request.texts(name);
-                lines.iter().for_each(|line| values.add(&self.decode.of(line.trim())));
+                let plain =
+                    |line| if name == "authorization" { credentials(line) } else { line.into() };
+                lines.iter().for_each(|line| values.add(&self.decode.of(&plain(line))));
             }
             SourcePlace::Cookie(name) => self.read_cookie(request, name, &mut values),
             // The name is always decoded: no framework compares it as it was sent.
@@ -536,6 +540,37 @@ rules: [{ name: a, key: [user], limits: [1/s] }]
         let request = Request { peer: peer.parse().ok(), method: "get", target, headers: &values };
         let policy = Policy::parse(POLICY).unwrap();
         policy.identity().attributes(&request, &|secret| format!("#{}", secret.len())).unwrap()
+    }
+
+    /// Servers find the same token in all of these, so they are one customer.
+    #[test]
+    fn credentials_have_one_counter_however_they_are_spelled() {
+        let text = "version: 1
+identity: { client: { from: 'header:authorization', peers: any } }
+rules: [{ name: a, key: [client], limits: [1/s] }]";
+        let policy = Policy::parse(text).unwrap();
+        let client = |field: &'static [u8]| {
+            let headers =
+                move |name: &str| if name == "authorization" { vec![field] } else { vec![] };
+            let request = Request { peer: None, method: "GET", target: "/", headers: &headers };
+            let request = policy.attributes(&request, &|_| String::new()).unwrap();
+            request.get("client").map(Cow::into_owned)
+        };
+        let fields: [&[u8]; 7] = [
+            b"Bearer a.b-c",
+            b"bearer a.b-c",
+            b"BEARER   a.b-c ",
+            b"Bearer\ta.b-c",
+            b"Bearer\xa0a.b-c",
+            "\u{a0}Bearer\u{3000}a.b-c".as_bytes(),
+            b"Bearer \x85a.b-c\xa0",
+        ];
+        for field in fields {
+            assert_eq!(client(field).as_deref(), Some("Bearer a.b-c"), "{field:?}");
+        }
+        assert_eq!(client(b"basic YTpi").as_deref(), Some("Basic YTpi"));
+        assert_eq!(client(b"Key a  b").as_deref(), Some("Key a  b"));
+        assert_eq!(client(b"\xa0"), None);
     }
 
     #[test]

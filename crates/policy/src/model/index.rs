@@ -98,12 +98,13 @@ impl Index {
     pub(crate) fn candidates(&self, request: &Attributes<'_>) -> RuleNumbers {
         let mut found = RuleNumbers::from_slice(&self.always);
         for (attribute, by_value) in &self.values {
-            let value = match &**attribute {
-                "method" => request.method(),
-                name => request.named(name),
+            let find = |value: &str| {
+                found.extend_from_slice(by_value.get(value).map_or(&[], Vec::as_slice));
             };
-            found
-                .extend(value.and_then(|value| by_value.get(value)).into_iter().flatten().copied());
+            match &**attribute {
+                "method" => request.methods().flatten().for_each(find),
+                name => request.named(name).into_iter().for_each(find),
+            }
         }
         for (bits, networks) in &self.networks {
             let network = request.address().and_then(|address| IpNet::new(address, *bits).ok());
@@ -111,17 +112,15 @@ impl Index {
                 network.and_then(|n| networks.get(&n.trunc())).into_iter().flatten().copied(),
             );
         }
-        self.find_path(request.canonical().path(), &mut found);
-        for reading in request.other_readings() {
-            self.find_path(reading.path(), &mut found);
+        for path in request.paths().flatten() {
+            self.find_path(path, &mut found);
         }
         found.sort_unstable();
         found.dedup();
         found
     }
 
-    fn find_path(&self, path: Option<&NormalPath<'_>>, found: &mut RuleNumbers) {
-        let Some(path) = path else { return };
+    fn find_path(&self, path: &NormalPath<'_>, found: &mut RuleNumbers) {
         self.paths.find(path.segments(), found);
         if let Some(index) = &self.folded_paths {
             index.find(Segments::of(&Case::Insensitive.fold(path.as_str())), found);

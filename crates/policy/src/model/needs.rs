@@ -5,6 +5,13 @@ use crate::model::expression::Expression;
 use crate::model::rule::Rule;
 
 impl Rule {
+    /// Whether the value of an attribute makes a difference to this rule.
+    pub(crate) fn needs(&self, attribute: &str) -> bool {
+        let is_other = |name: &str| name != attribute;
+        self.lacking(is_other, is_other).contains(&attribute)
+            || self.key.names().any(|name| name == attribute)
+    }
+
     /// The attributes that this rule needs and a source of requests, such as a log, does not have. `known` says which attributes
     /// the source has, and `clear` which of them it has as text instead of as a digest. A digest is enough for a key, which only
     /// distinguishes values, but not for `match`, `when` and overrides, which compare them.

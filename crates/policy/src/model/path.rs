@@ -31,4 +31,4 @@ pub(crate) use bytes::decode_escape;
 pub(crate) use case::Case;
 pub use normal::NormalPath;
 pub(crate) use normal::Segments;
-pub(crate) use readings::Readings;
+pub use readings::Readings;

@@ -104,6 +104,18 @@ impl Pattern {
         left.next().is_none()
     }
 
+    /// The same pattern for servers that take `/LOGIN` for `/login`.
+    ///
+    /// ```
+    /// use tidegate_policy::{NormalPath, Pattern};
+    /// let pattern = "/login".parse::<Pattern>().unwrap().in_any_case();
+    /// assert!(pattern.matches(&NormalPath::new("/LOGIN").unwrap()));
+    /// ```
+    #[must_use]
+    pub fn in_any_case(self) -> Self {
+        self.with_case(Case::Insensitive)
+    }
+
     /// The same pattern, case-sensitive or not.
     pub(crate) fn with_case(mut self, case: Case) -> Self {
         self.case = case;

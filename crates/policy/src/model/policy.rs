@@ -9,7 +9,7 @@
 //! A rule applies when its `match` and `when` hold and the request has every attribute of its key. A rule with `stop` ends
 //! the list only when it applies: a rule on users with `stop` lets anonymous requests continue to the rule on addresses.
 
-use crate::document::Problem;
+use crate::document::{Problem, shown};
 use crate::model::allowance::Allowance;
 use crate::model::attributes::{AttributeError, Attributes};
 use crate::model::descriptors::Descriptors;
@@ -44,6 +44,10 @@ pub struct Policy {
     pub(crate) tiers: Tiers,
     pub(crate) rules: Vec<Rule>,
     pub(crate) ambiguous: Ambiguous,
+    /// What happens to a request that asks to be taken for one of another method.
+    pub(crate) method_overrides: Ambiguous,
+    /// Whether a rule distinguishes methods.
+    pub(crate) reads_methods: bool,
     pub(crate) classes: Classes,
     pub(crate) index: Index,
     /// Only for a policy that was read from Envoy's rule files: the trees that find its rules.
@@ -68,7 +72,7 @@ pub struct Tiers {
     pub(crate) known: Vec<Box<str>>,
 }
 
-/// What to do with an HTTP request whose path servers read in several ways.
+/// What to do with an HTTP request that servers read in several ways.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Ambiguous {
     /// A rule applies if it applies to any reading.
@@ -112,9 +116,19 @@ pub enum Origin<'p> {
 impl Policy {
     pub(crate) fn new(identity: Identity, tiers: Tiers, rules: Vec<Rule>) -> Self {
         let index = Index::new(&rules);
-        let (ambiguous, classes) = (Ambiguous::default(), Classes::default());
-        let warnings = Arc::default();
-        Self { identity, tiers, rules, ambiguous, classes, index, descriptors: None, warnings }
+        let reads_methods = rules.iter().any(|rule| rule.needs("method"));
+        Self {
+            identity,
+            tiers,
+            rules,
+            ambiguous: Ambiguous::default(),
+            method_overrides: Ambiguous::default(),
+            reads_methods,
+            classes: Classes::default(),
+            index,
+            descriptors: None,
+            warnings: Arc::default(),
+        }
     }
 
     /// The rules, in the order of the file.
@@ -142,7 +156,8 @@ impl Policy {
         request: &Request<'r, '_>,
         digest: &dyn Fn(&str) -> String,
     ) -> Result<Attributes<'r>, AttributeError> {
-        let attributes = self.identity.attributes(request, digest)?;
+        let mut attributes = self.identity.attributes(request, digest)?;
+        self.find_overrides(request, &mut attributes)?;
         self.accepts(&attributes)?;
         Ok(attributes)
     }
@@ -154,12 +169,26 @@ impl Policy {
         verified: &dyn Fn(VerifiedSource<'_>) -> Option<String>,
         digest: &dyn Fn(&str) -> String,
     ) -> Result<Attributes<'r>, AttributeError> {
-        let attributes = self.identity.attributes_verified(request, verified, digest)?;
+        let mut attributes = self.identity.attributes_verified(request, verified, digest)?;
+        self.find_overrides(request, &mut attributes)?;
         self.accepts(&attributes)?;
         Ok(attributes)
     }
 
-    /// Refuses an HTTP request whose path is ambiguous, if the policy says `paths: { ambiguous: reject }`.
+    /// Adds the methods that a request asks servers to take it for, if that can make a difference.
+    fn find_overrides(
+        &self,
+        request: &Request<'_, '_>,
+        attributes: &mut Attributes<'_>,
+    ) -> Result<(), AttributeError> {
+        if self.reads_methods || self.method_overrides == Ambiguous::Reject {
+            return request.add_overrides(attributes);
+        }
+        Ok(())
+    }
+
+    /// Refuses an HTTP request whose path is ambiguous, if the policy says `paths: { ambiguous: reject }`, and one that asks to be
+    /// taken for one of another method, if it says `methods: { overrides: reject }`.
     ///
     /// ```
     /// use tidegate_policy::{Attributes, Policy};
@@ -172,11 +201,12 @@ impl Policy {
     /// # Ok::<(), tidegate_policy::AttributeError>(())
     /// ```
     pub fn accepts(&self, attributes: &Attributes<'_>) -> Result<(), AttributeError> {
-        match self.ambiguous {
-            Ambiguous::Reject if attributes.is_ambiguous() => {
-                Err(PathError::SeveralReadings.into())
-            }
-            Ambiguous::Reject | Ambiguous::MatchAny => Ok(()),
+        if self.ambiguous == Ambiguous::Reject && attributes.has_ambiguous_path() {
+            return Err(PathError::SeveralReadings.into());
+        }
+        match (self.method_overrides, attributes.other_method()) {
+            (Ambiguous::Reject, Some(other)) => Err(AttributeError::Override(shown(other))),
+            (Ambiguous::Reject, None) | (Ambiguous::MatchAny, _) => Ok(()),
         }
     }
 
@@ -223,7 +253,7 @@ impl Policy {
 
     /// Calls `each` for every rule that applies and is `enabled`.
     ///
-    /// Servers may read a path in several ways, and a request must not escape a rule by its spelling. So a rule applies if it
+    /// Servers may read a path in several ways or take a request for one of another method, and it must not escape a rule by that. So a rule applies if it
     /// applies to any reading. If its key contains the path, the request is counted once for each path that the rule applies
     /// to. `stop` exempts a request from the later rules, so a rule stops only if it applies to every reading.
     pub(crate) fn each_applying<'p>(
@@ -254,7 +284,7 @@ impl Policy {
         }
     }
 
-    /// The different key values of a rule in all readings of a path, and whether the rule applies to every reading.
+    /// The different key values of a rule in all readings of a request, and whether the rule applies to every reading.
     fn in_all_readings<'p>(
         &'p self,
         rule: &'p Rule,

@@ -112,7 +112,7 @@ impl Reader {
         }
     }
 
-    fn flag_or(&mut self, fields: &Fields<'_>, name: &str, default: bool) -> bool {
+    pub(super) fn flag_or(&mut self, fields: &Fields<'_>, name: &str, default: bool) -> bool {
         let read = fields.get(name).and_then(|node| self.flag(node, &format!("`{name}`")));
         read.unwrap_or(default)
     }

@@ -20,7 +20,7 @@ pub(crate) static RULE: Record = Record {
         optional(
             "match",
             Shape::Map(&Shape::OneOrMore(&Shape::Plain)),
-            "Lists conditions on attributes. All of them must hold; a list means any of its values. In paths, `*` is any one segment and `**` is any number of segments.",
+            "Lists conditions on attributes. All of them must hold; a list means any of its values. `method: GET` matches `HEAD` too. In paths, `*` is any one segment and `**` is any number of segments.",
         )
         .otherwise("all requests match")
         .example("match: { method: POST, path: [/login, /api/**] }"),
@@ -31,6 +31,13 @@ pub(crate) static RULE: Record = Record {
         )
         .otherwise("as in `paths`")
         .example("case_insensitive: true"),
+        optional(
+            "get_includes_head",
+            Shape::Flag,
+            "With `false`, `method: GET` in the match of this rule does not match `HEAD`. Servers answer `HEAD` as they answer `GET`, with the same work.",
+        )
+        .default("true")
+        .example("match: { method: GET }, get_includes_head: false"),
         optional("when", EXPRESSION, "Adds a condition on attributes and on `cost`.")
             .otherwise("always holds")
             .example("when: 'cost <= 100 and method == \"POST\"'"),

@@ -41,6 +41,21 @@ impl ValuePicker {
     }
 }
 
+/// A value of `Authorization` in its usual spelling. Servers ignore the case of a scheme, and how much white space of which kind is
+/// around it, so a client could otherwise have a counter for each spelling of one token.
+pub(super) fn credentials(value: &str) -> Cow<'_, str> {
+    // Invalid UTF-8 stands for white space of another encoding.
+    let is_blank =
+        |c: char| c.is_whitespace() || c.is_control() || c == char::REPLACEMENT_CHARACTER;
+    let value = value.trim_matches(is_blank);
+    let (scheme, rest) = value.split_once(is_blank).unwrap_or((value, ""));
+    let known = ["Basic", "Bearer"].into_iter().find(|known| known.eq_ignore_ascii_case(scheme));
+    match known {
+        Some(known) => format!("{known} {}", rest.trim_start_matches(is_blank)).into(),
+        None => value.into(),
+    }
+}
+
 impl Decode {
     /// Decodes a value once. Invalid escapes stay as they are.
     pub(super) fn of(self, text: &str) -> Cow<'_, str> {

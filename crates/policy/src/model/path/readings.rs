@@ -24,8 +24,16 @@ use super::features::{interpretations, is_separator};
 use super::normal::{NormalPath, without_fragment, without_query};
 
 /// The canonical reading of a path, and the readings that differ from it.
+///
+/// ```
+/// use tidegate_policy::Readings;
+/// let readings = Readings::new("/x%2fy/../login").unwrap();
+/// let paths: Vec<&str> = readings.iter().map(|path| path.as_str()).collect();
+/// assert_eq!(paths[0], "/x/login"); // nginx decodes first
+/// assert!(paths.contains(&"/login")); // Node resolves `..` first
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Readings<'p> {
+pub struct Readings<'p> {
     first: NormalPath<'p>,
     others: Vec<NormalPath<'static>>,
 }
@@ -39,7 +47,12 @@ const MOST_WORK: usize = 64 * 1024;
 
 impl<'p> Readings<'p> {
     /// All readings of a request's target.
-    pub(crate) fn new(target: &'p str) -> Result<Self, PathError> {
+    ///
+    /// ```
+    /// use tidegate_policy::Readings;
+    /// assert_eq!(Readings::new("/login?x=/../y").unwrap().iter().count(), 1);
+    /// ```
+    pub fn new(target: &'p str) -> Result<Self, PathError> {
         let whole = without_query(target);
         if let Some(normal) = NormalPath::already_canonical(whole) {
             return Ok(normal.into());
@@ -49,7 +62,7 @@ impl<'p> Readings<'p> {
         for path in [Some(without_fragment(whole)), with_fragment].into_iter().flatten() {
             let path = decode(path)?;
             add_readings(&path, &mut found)?;
-            if let Some(path) = without_host(&path) {
+            for path in without_host(&path) {
                 add_readings(path, &mut found)?;
             }
         }
@@ -60,6 +73,17 @@ impl<'p> Readings<'p> {
             }
             Some(_) | None => Err(PathError::Ambiguous),
         }
+    }
+
+    /// All readings, the canonical one first.
+    ///
+    /// ```
+    /// use tidegate_policy::Readings;
+    /// let readings = Readings::new("/a%2fb").unwrap();
+    /// assert!(readings.iter().map(|path| path.as_str()).eq(["/a/b", "/a%2Fb"]));
+    /// ```
+    pub fn iter(&self) -> impl Iterator<Item = &NormalPath<'_>> {
+        [&self.first].into_iter().chain(&self.others)
     }
 
     /// The canonical reading.
@@ -98,14 +122,19 @@ fn add_readings(path: &[PathByte], found: &mut Vec<NormalPath<'static>>) -> Resu
     Ok(())
 }
 
-/// The path after the host, for a path that begins like `//host/…`. Escaped separators count too: a proxy may have decoded
-/// or escaped them before a server looks for a host.
-fn without_host(path: &[PathByte]) -> Option<&[PathByte]> {
+/// The path after the host, for a path that begins like `//host/…`. Escaped separators may end the host too: a proxy may have
+/// decoded or escaped them before a server looks for a host.
+fn without_host(path: &[PathByte]) -> impl Iterator<Item = &[PathByte]> {
     let separates = |next: &&PathByte| is_separator(next.byte);
     let slashes = path.iter().take_while(separates).count();
-    let rest = path.get(slashes..).filter(|_| slashes > 1)?;
-    let host = rest.iter().take_while(|next| !separates(next)).count();
-    rest.get(host..)
+    let rest = path.get(slashes..).filter(|_| slashes > 1);
+    let after = |length: usize| rest.and_then(|rest| rest.get(length..));
+    let length = |ends: &dyn Fn(&PathByte) -> bool| {
+        rest.unwrap_or_default().iter().take_while(|next| !ends(next)).count()
+    };
+    let any = length(&|next| is_separator(next.byte));
+    let unescaped = length(&|next| is_separator(next.byte) && !next.escaped);
+    after(any).into_iter().chain(after(unescaped).filter(|_| unescaped != any))
 }
 
 #[cfg(test)]
@@ -138,6 +167,7 @@ mod tests {
             ("/\\h\\b", &["/h/b", "/\\h\\b", "/b", "/\\b"]),
             ("//h", &["/h", "/"]),
             ("/%5ch/b", &["/h/b", "/\\h/b", "/b"]),
+            ("//h%2fi/b", &["/h/i/b", "/h%2Fi/b", "/i/b", "/%2Fi/b", "/b"]),
             ("/a#b", &["/a", "/a#b"]),
             ("/x%2fy/../b", &["/x/b", "/b", "/x/y/../b", "/x%2Fy/../b"]),
             (
