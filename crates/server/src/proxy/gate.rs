@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidegate::http::{HeaderStyle, is_grpc, refusal_to};
 use tidegate::{Check, CheckError, Limiter, Seat, Span, Verdict};
-use tidegate_policy::{AttributeError, Attributes, NormalPath};
+use tidegate_policy::{AttributeError, Attributes};
 use tokio::time::Instant;
 
 /// The proxy on one worker.
@@ -307,7 +307,8 @@ impl<S: Backend> Proxy<S> {
         parts.headers.remove(header::CONTENT_TYPE);
         let kind = if is_grpc { "application/grpc" } else { PROBLEM };
         let table = Arc::clone(&self.pools.borrow().table);
-        let Some(custom) = table.routes.refusals.choose(&request.headers).filter(|_| !is_grpc) else {
+        let Some(custom) = table.routes.refusals.choose(&request.headers).filter(|_| !is_grpc)
+        else {
             return Answer::new(parts.status, kind, body).with_all(&parts.headers);
         };
         let retry_after = parts.headers.get(header::RETRY_AFTER);
@@ -326,13 +327,13 @@ impl<S: Backend> Proxy<S> {
         };
         let host = headers::host(&head.uri, &head.headers)
             .map_err(|why| bad(&HeadError::Malformed(why).to_string()))?;
-        let path = NormalPath::new(target).map_err(|error| bad(&error.to_string()))?;
         let mut pools = self.pools.borrow_mut();
         if !self.live.is(&pools.table) {
             *pools =
                 WorkerPools::new(self.live.load(), self.tls.as_ref(), &self.metrics, &pools.pools);
         }
-        let group = pools.table.routes.group_of(host, &path);
+        let group = pools.table.routes.group_of(host, target);
+        let group = group.map_err(|error| bad(&error.to_string()))?;
         group.and_then(|group| pools.pools.get(group).cloned()).ok_or_else(|| {
             self.metrics.refused(Refused::NoRoute);
             Answer::problem(StatusCode::NOT_FOUND, "no route leads to this host and path")

@@ -23,6 +23,7 @@
 //! |---|---|
 //! | `file.rs` | the language: its keys, defaults and bounds |
 //! | `auth.rs` | the auth server of a group |
+//! | `guards.rs` | which group a request goes to if servers read its path in several ways |
 //! | `reader.rs` | texts, numbers, times, lists and maps; collects all problems |
 //! | `refusals.rs` | bodies of refusals, chosen by what the client accepts |
 //! | `server_url.rs` | the URL of an upstream server |
@@ -32,6 +33,7 @@
 
 mod auth;
 mod file;
+mod guards;
 mod host;
 mod reader;
 mod refusals;
@@ -45,7 +47,7 @@ pub(crate) use server_url::{Scheme, ServerUrl};
 
 use host::{HostPattern, host_of_request};
 use std::time::Duration;
-use tidegate_policy::{NormalPath, Pattern, Problem};
+use tidegate_policy::{NormalPath, PathError, Pattern, Problem};
 
 /// The groups of upstream servers, and the routes to them.
 #[derive(Clone, Debug)]
@@ -130,8 +132,25 @@ struct Route {
     host: Option<HostPattern>,
     /// `None`: any path.
     path: Option<Pattern>,
+    /// The same for servers that ignore the case of letters.
+    path_in_any_case: Option<Pattern>,
     /// The index of the group.
     group: usize,
+}
+
+/// Why a request has no group, although a route may match it. The client gets 400.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum RouteError {
+    /// Its `Host` or `:authority`.
+    #[error("its host is not valid")]
+    Host,
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// Servers could read its path as one that needs another auth server, or that other servers answer.
+    #[error(
+        "servers read this path in different ways, which need different auth servers; send it without `..`, `//`, `\\`, `;` and needless escapes"
+    )]
+    Guards,
 }
 
 /// The name of the group that `--upstream` makes.
@@ -167,11 +186,20 @@ impl Routes {
     }
 
     /// The index of the group for a request, or `None` if no route matches. `host` is the `Host` or `:authority` that the
-    /// client sent, with or without a port. A host that is not valid is matched only by routes without `host`.
-    pub(crate) fn group_of(&self, host: Option<&str>, path: &NormalPath<'_>) -> Option<usize> {
-        let host = host.and_then(host_of_request);
-        let found = self.routes.iter().find(|route| route.matches(host.as_deref(), path));
-        found.map(|route| route.group)
+    /// client sent, with or without a port. `target` is its path and query. The first reading of the path decides, unless another
+    /// one [leads to an auth server](guards).
+    pub(crate) fn group_of(
+        &self,
+        host: Option<&str>,
+        target: &str,
+    ) -> Result<Option<usize>, RouteError> {
+        let host = host.map(|host| host_of_request(host).ok_or(RouteError::Host)).transpose()?;
+        let path = NormalPath::new(target)?;
+        let found = self.routes.iter().find(|route| route.matches(host.as_deref(), &path));
+        match found.map(|route| route.group) {
+            Some(group) if self.has_guards() => self.guarded(host.as_deref(), target, group),
+            group => Ok(group),
+        }
     }
 }
 
@@ -180,13 +208,27 @@ impl Routes {
 impl Route {
     /// A route that matches every request.
     const fn everything(group: usize) -> Self {
-        Self { host: None, path: None, group }
+        Self { host: None, path: None, path_in_any_case: None, group }
+    }
+
+    fn new(host: Option<HostPattern>, path: Option<Pattern>, group: usize) -> Self {
+        let path_in_any_case = path.clone().map(Pattern::in_any_case);
+        Self { host, path, path_in_any_case, group }
     }
 
     fn matches(&self, host: Option<&str>, path: &NormalPath<'_>) -> bool {
+        self.is_for(host) && self.path.as_ref().is_none_or(|pattern| pattern.matches(path))
+    }
+
+    /// Whether it matches for a server that ignores the case of letters.
+    fn matches_in_any_case(&self, host: Option<&str>, path: &NormalPath<'_>) -> bool {
+        let path_in_any_case = self.path_in_any_case.as_ref();
+        self.is_for(host) && path_in_any_case.is_none_or(|pattern| pattern.matches(path))
+    }
+
+    fn is_for(&self, host: Option<&str>) -> bool {
         let of_host = |pattern: &HostPattern| host.is_some_and(|host| pattern.matches(host));
         self.host.as_ref().is_none_or(of_host)
-            && self.path.as_ref().is_none_or(|pattern| pattern.matches(path))
     }
 }
 
@@ -210,7 +252,7 @@ mod tests {
 
     /// The name of the group that a request goes to.
     fn target<'r>(routes: &'r Routes, host: Option<&str>, path: &str) -> Option<&'r str> {
-        let group = routes.group_of(host, &NormalPath::new(path).unwrap());
+        let group = routes.group_of(host, path).unwrap();
         group.map(|group| routes.groups[group].name.as_str())
     }
 
@@ -261,22 +303,42 @@ mod tests {
             ("[2001:DB8:0::7]:443", Some("c")),
             ("example.com", None),
             ("badexample.com", None),
-            (".example.com", None),
-            ("user@www.example.com", None),
-            ("www.example.com:80:80", None),
-            ("www.example.com:123456", None),
-            ("www.example.com:x", None),
-            ("", None),
         ] {
             assert_eq!(target(&routes, Some(host), "/"), expected, "{host}");
         }
         assert_eq!(target(&routes, None, "/"), None);
     }
 
+    /// An invalid host once fell to the routes without `host`, so `admin.example.com:999999` escaped the auth server of
+    /// `admin.example.com`, while a server behind the proxy may read the name and ignore the port.
     #[test]
-    fn a_route_without_host_matches_invalid_hosts_too() {
+    fn a_host_that_is_not_valid_has_no_route() {
         let routes = routes_with("  - { path: /x, group: a }\n");
-        assert_eq!(target(&routes, Some("no host!"), "/x"), Some("a"));
+        for host in [
+            "",
+            " ",
+            ":80",
+            "no host!",
+            ".example.com",
+            "u@www.example.com",
+            "www.example.com:80:80",
+            "www.example.com:65536",
+            "www.example.com:999999",
+            "www.example.com:x",
+            "www.example.com:+80",
+            "www..example.com",
+            "www.example.com..",
+            "%77ww.example.com",
+            "[::1",
+            "[www.example.com]",
+            "[fe80::1%25eth0]",
+            "10.1",
+        ] {
+            assert_eq!(routes.group_of(Some(host), "/x"), Err(RouteError::Host), "{host}");
+        }
+        for host in [None, Some("h"), Some("h:"), Some("h:65535"), Some("[::1]:1"), Some("a_b")] {
+            assert_eq!(routes.group_of(host, "/x"), Ok(Some(0)), "{host:?}");
+        }
     }
 
     #[test]

@@ -271,7 +271,7 @@ impl RoutesReader {
         let host = fields.get("host").and_then(|node| self.host_pattern(node));
         let path = fields.get("path").and_then(|node| self.path_pattern(node));
         let group = self.group_index(fields.get("group")?, names)?;
-        Some(Route { host, path, group })
+        Some(Route::new(host, path, group))
     }
 
     fn host_pattern(&mut self, node: &Document) -> Option<HostPattern> {

@@ -100,7 +100,7 @@ pub(super) fn host_of_request(host: &str) -> Option<Cow<'_, str>> {
         return canonical(name).map(Cow::Owned);
     }
     let name = name.strip_suffix('.').unwrap_or(name);
-    is_name(name).then_some(Cow::Borrowed(name))
+    (is_name(name) && !name.ends_with('.')).then_some(Cow::Borrowed(name))
 }
 
 /// Splits `name:port` or `[address]:port`. The brackets stay.
@@ -115,7 +115,8 @@ pub(super) fn split_port(text: &str) -> Option<(&str, Option<&str>)> {
 
 /// Whether a text may follow the colon. RFC 3986 allows an empty port.
 fn is_port(text: &str) -> bool {
-    text.len() <= 5 && text.bytes().all(|byte| byte.is_ascii_digit())
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number && (text.is_empty() || text.parse::<u16>().is_ok())
 }
 
 /// A name or an IPv4 address in lower case, or an IPv6 address in brackets in its shortest form, without the brackets.

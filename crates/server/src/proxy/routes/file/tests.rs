@@ -97,7 +97,9 @@ fn everything_but_the_servers_has_a_default() {
         auth: None,
     };
     assert_eq!(routes.groups, [expected]);
-    let [Route { host: None, path: None, group: 0 }] = routes.routes.as_slice() else {
+    let [Route { host: None, path: None, path_in_any_case: None, group: 0 }] =
+        routes.routes.as_slice()
+    else {
         panic!("{routes:?}");
     };
 }
