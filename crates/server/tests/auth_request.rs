@@ -13,6 +13,7 @@ mod support;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
+use support::http1::Wire;
 use support::upstream::listen;
 use support::{Reply, Server, folder, request};
 
@@ -41,6 +42,9 @@ impl Remembering {
             let mut buffer = [0; 4096];
             loop {
                 let whole = text.split_once("\r\n\r\n").is_some_and(|(head, body)| {
+                    if Reply::parse(head).field("transfer-encoding").is_some() {
+                        return body.ends_with("\r\n\r\n");
+                    }
                     let length = Reply::parse(head).field("content-length").map(str::to_owned);
                     body.len() >= length.map_or(0, |length| length.parse().unwrap())
                 });
@@ -68,6 +72,7 @@ impl Remembering {
         Self::start(|request| {
             match field(request, "authorization") {
             Some("mallory") => "HTTP/1.1 403 Forbidden\r\nx-why: banned\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\nno".to_owned(),
+            Some(status) if status.parse::<u16>().is_ok() => format!("HTTP/1.1 {status} No\r\ncontent-length: 2\r\n\r\nno"),
             Some("broken") => "HTTP/1.1 500 Oops\r\ncontent-length: 0\r\n\r\n".to_owned(),
             Some("twice") => "HTTP/1.1 200 OK\r\nx-user: a\r\nx-user: b\r\ncontent-length: 0\r\n\r\n".to_owned(),
             Some(name) => format!("HTTP/1.1 204 No Content\r\nX-User: {name}\r\nx-plan: pro\r\n\r\n"),
@@ -188,4 +193,64 @@ fn without_a_valid_answer_nothing_passes_unless_the_routes_say_so() {
         assert_eq!(request(open.proxy, "GET", "/", &fields, "").status, 200);
     }
     assert!(site.seen().iter().all(|request| field(request, "x-user").is_none()));
+}
+
+/// Node answers 431 to fields above 16 KiB, and other servers 400 to what they cannot read. That was once taken for a failure of the auth
+/// server, so that `on_error: allow` let a request pass whose client had caused it.
+#[test]
+fn a_client_cannot_make_the_auth_server_fail() {
+    let (site, auth) = (Remembering::site(), Remembering::auth());
+    let policy = POLICY.replace("6/h", "1000000/h");
+    let open = server(&policy, site.address, auth.address, ", on_error: allow, limit: off");
+    for status in ["400", "404", "413", "414", "429", "431", "499"] {
+        let reply = get(&open, Some(status));
+        assert_eq!((reply.status.to_string().as_str(), reply.body.as_str()), (status, "no"));
+    }
+    assert_eq!((site.seen().len(), auth.seen().len()), (0, 7));
+    // What it may be unable to read is not sent to it.
+    let cookie = format!("a={}", "x".repeat(4_500));
+    let target = format!("/?{}", "x".repeat(4_500));
+    let asked = |server: &Server, target: &str, fields: &[(&str, &str)]| {
+        let fields = [&[("authorization", "alice")], fields].concat();
+        request(server.proxy, "GET", target, &fields, "").status
+    };
+    assert_eq!(asked(&open, &target, &[("cookie", &cookie)]), 431);
+    assert_eq!((site.seen().len(), auth.seen().len()), (0, 7));
+    assert_eq!(asked(&open, &target, &[]), 200);
+    assert_eq!(asked(&open, "/", &[("cookie", &cookie)]), 200);
+    // `send` narrows what it gets, and so what may be too large. The upstream server gets everything.
+    let narrow = server(&policy, site.address, auth.address, ", limit: off, send: [Authorization]");
+    let fields = [("cookie", cookie.as_str()), ("x-user", "bob"), ("x-forwarded-for", "10.0.0.1")];
+    assert_eq!(asked(&narrow, &target, &fields), 200);
+    let asked = auth.seen().pop().unwrap();
+    let (got, long) = (site.seen().pop().unwrap(), Some(cookie.as_str()));
+    let authority = auth.address.to_string();
+    assert_eq!((field(&asked, "cookie"), field(&got, "cookie")), (None, long));
+    for (name, expected) in [
+        ("authorization", Some("alice")),
+        ("x-user", None),
+        ("x-forwarded-uri", Some(target.as_str())),
+        ("x-forwarded-for", Some("127.0.0.1")),
+        ("host", Some(authority.as_str())),
+    ] {
+        assert_eq!(field(&asked, name), expected, "{name}");
+    }
+}
+
+/// A trailer was once passed on beside the field that the auth server sets.
+#[test]
+fn a_trailer_cannot_name_another_user() {
+    let (site, auth) = (Remembering::site(), Remembering::auth());
+    let server = server(POLICY, site.address, auth.address, "");
+    let head =
+        "POST / HTTP/1.1\r\nhost: site\r\nauthorization: alice\r\ntransfer-encoding: chunked\r\n";
+    let body = "trailer: x-user, x_user, sum\r\n\r\n1\r\na\r\n0\r\nx-user: root\r\nX_User: root\r\nsum: 5\r\n\r\n";
+    let mut wire = Wire::to(server.proxy);
+    wire.send(format!("{head}{body}").as_bytes());
+    assert_eq!(wire.answer().unwrap().status, 200);
+    let got = site.seen().pop().unwrap();
+    assert!(
+        got.contains("x-user: alice") && got.contains("sum: 5") && !got.contains("root"),
+        "{got}"
+    );
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   head ──► limit by address ──► GET to the auth server ──► 2xx: its fields are attributes ──► limits ──► upstream server
-//!              │ 429                  │ 401, 403               │ anything else
+//!              │ 429                  │ 4xx                    │ anything else
 //!              └ nothing is asked     └ answered as it is,     └ 502, or on without attributes (`on_error: allow`)
 //!                                       after the limits
 //! ```
@@ -10,6 +10,9 @@
 //! The limit by address is taken before the auth server is asked, because otherwise a client could flood it with requests that
 //! the policy would refuse. The limits of the policy come after it, because they may count by what the auth server says. As with
 //! tokens, a request that it refuses takes from the limits that do not depend on its answer.
+//!
+//! A client must not be able to make the auth server fail, because `on_error: allow` would let it pass. So every 4xx is a refusal, and
+//! a request whose fields the auth server may be unable to read is refused without asking (431).
 
 use super::gate::{Proxy, ProxyClient, unreadable};
 use super::headers::{self, Forwarding};
@@ -36,8 +39,11 @@ pub(super) enum AuthAnswer {
     Refused(Answer),
 }
 
-/// Bytes of the body of a 401 or 403, which is passed on.
+/// Bytes of the body of a refusal, which is passed on.
 const MOST_BODY: usize = 64 * 1024;
+/// Bytes of the fields and the URI that the auth server gets. Common servers read at least this much: nginx and Apache 8 KiB, Node
+/// 16 KiB.
+const MOST_ASKED: usize = 8 * 1024;
 /// Fields of the client's request that are about its body, or would make the auth server answer with something else.
 const NOT_SENT: [HeaderName; 9] = [
     header::CONTENT_LENGTH,
@@ -84,6 +90,9 @@ impl<S: Backend> Proxy<S> {
         let address = known.get("ip").and_then(|address| address.parse().ok()).unwrap_or(peer);
         self.take_for_auth(spec, address, head).await?;
         let request = self.sub_request(spec, head, peer);
+        if size(request.headers()) > MOST_ASKED {
+            return Err(too_large());
+        }
         let bounds = client.exchange(None).ok_or(UpstreamError::NoRoom);
         let asking = async {
             let mut record = RequestRecord::default();
@@ -137,6 +146,9 @@ impl<S: Backend> Proxy<S> {
         let (secure, request_id) = (self.options.secure, &*self.ids.next());
         let forwarding = Forwarding { peer, peer_is_trusted, secure, host, request_id };
         headers::to_upstream(fields, &forwarding, None);
+        if let Some(names) = &spec.send {
+            headers::keep_named(fields, names);
+        }
         let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
         let (method, authority) = (head.method.as_str(), spec.server.authority());
         for (name, value) in [(METHOD, method), (TARGET, target), (header::HOST, &authority)] {
@@ -170,14 +182,28 @@ async fn answer(response: Response<UpstreamBody>) -> Result<AuthAnswer, Upstream
     if parts.status.is_success() {
         return Ok(AuthAnswer::Passed(parts.headers));
     }
-    if !matches!(parts.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
-        return Err(UpstreamError::Invalid("its status is neither 2xx nor 401 nor 403"));
+    if !parts.status.is_client_error() {
+        return Err(UpstreamError::Invalid("its status is neither 2xx nor 4xx"));
     }
     headers::to_client(&mut parts.headers, None);
     // They are written with the answer.
     [header::CONTENT_LENGTH, header::DATE].iter().for_each(|name| _ = parts.headers.remove(name));
     let body = body.to_bytes().to_vec();
     Ok(AuthAnswer::Refused(Answer::new(parts.status, "", body).with_all(&parts.headers)))
+}
+
+/// The bytes of these fields, as HTTP/1 writes them.
+fn size(fields: &HeaderMap) -> usize {
+    let lines = fields.iter().map(|(name, value)| name.as_str().len().saturating_add(value.len()));
+    lines.fold(0, |sum, line| sum.saturating_add(line).saturating_add(": \r\n".len()))
+}
+
+/// The answer to a request that is too large for the auth server.
+fn too_large() -> Answer {
+    let text = format!(
+        "the auth server gets the header fields and the path, and they have more than {MOST_ASKED} bytes"
+    );
+    Answer::problem(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, &text)
 }
 
 /// The answer to a request about which the auth server said nothing.

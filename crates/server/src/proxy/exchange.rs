@@ -37,6 +37,10 @@ impl<S: Backend> Proxy<S> {
         interim: &InterimAnswers,
     ) -> Result<Response<UpstreamBody>, Answer> {
         let body = admitted.record.counting(body);
+        let body = match &admitted.pool.group.spec.auth {
+            Some(auth) => body.without_trailers(&auth.headers),
+            None => body,
+        };
         let is_eleven = head.version == http::Version::HTTP_11;
         let upgrade = headers::is_upgrade(&head.headers).filter(|_| is_eleven);
         self.prepare(&admitted, &mut head, client.peer, upgrade.as_ref());
@@ -129,8 +133,9 @@ impl<S: Backend> Proxy<S> {
         };
         headers::to_upstream(&mut head.headers, &forwarding, upgrade);
         let named = match admitted.pool.group.spec.host {
-            HostField::Keep => host,
-            HostField::Upstream => {
+            HostField::Keep if host.is_some() => host,
+            // Only HTTP/1.0 allows a request without a host.
+            HostField::Keep | HostField::Upstream => {
                 let servers = &admitted.pool.group.spec.servers;
                 servers.first().map(ServerUrl::authority)
             }

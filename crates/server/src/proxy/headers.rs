@@ -17,7 +17,7 @@
 //! name [protected](is_protected) fields.
 //!
 //! CGI and WSGI programs cannot tell `X_Forwarded_For` from `X-Forwarded-For`. So every field that is removed here is also
-//! removed if it is spelled with underscores, and so is `Content_Length`.
+//! removed if it is spelled with underscores, and so are `Content_Length` and `X_HTTP_Method_Override`, which the rules do not see.
 //!
 //! These are pure functions. They do not read bodies and do not choose the `Host` of the upstream request; the caller does.
 
@@ -36,6 +36,7 @@ use http::{HeaderMap, HeaderValue};
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::mem;
+use tidegate_policy::METHOD_OVERRIDES;
 
 /// How the upstream server says that a request went, in its `tidegate-outcome` field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +71,7 @@ pub(crate) fn to_upstream(
             || is_ours(&hyphened)
             || named.contains(name)
             || forwarding.is_forged(name, &hyphened)
-            || (hyphened == CONTENT_LENGTH.as_str() && *name != CONTENT_LENGTH)
+            || (*hyphened != *name.as_str() && is_read_by_us(&hyphened))
             || (continues && *name == EXPECT);
         !dropped
     });
@@ -100,18 +101,32 @@ fn write_plainly(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes from the trailers of a request what must not be in trailers, and what this server would have removed from the header:
-/// a server may treat trailers as header fields.
-pub(crate) fn trailers_to_upstream(trailers: &mut HeaderMap) {
+/// Removes from the trailers of a request what must not be in trailers, and what this server would have removed from the header, set
+/// there or read there: a server may treat trailers as header fields. `set` has fields that this request got.
+pub(crate) fn trailers_to_upstream(trailers: &mut HeaderMap, set: &[HeaderName]) {
+    remove_spellings(trailers, set);
     retain(trailers, 0, |name| {
         let hyphened = with_hyphens(name);
-        is_trailer(&hyphened) && !forwarding::is_provenance(&hyphened)
+        let is_read = hyphened == EXPECT.as_str() || METHOD_OVERRIDES.contains(&&*hyphened);
+        is_trailer(&hyphened) && !forwarding::is_provenance(&hyphened) && !is_read
     });
 }
 
-/// The same for the trailers of a response.
+/// The same for the trailers of a response, in whose header this server writes what is left of the limits.
 pub(crate) fn trailers_to_client(trailers: &mut HeaderMap) {
-    retain(trailers, 0, |name| is_trailer(&with_hyphens(name)));
+    retain(trailers, 0, |name| {
+        let hyphened = with_hyphens(name);
+        let is_set = hyphened.starts_with("x-ratelimit-")
+            || matches!(
+                &*hyphened,
+                "access-control-expose-headers"
+                    | "date"
+                    | "ratelimit"
+                    | "ratelimit-policy"
+                    | "retry-after"
+            );
+        is_trailer(&hyphened) && !is_set
+    });
 }
 
 /// Rewrites the header of a response for the client, and returns the outcome that the upstream server reported.
@@ -135,6 +150,13 @@ pub(crate) fn to_client(
     }
     switch(headers, upgrade);
     outcome
+}
+
+/// Keeps only these fields, and those that say where a request came from.
+pub(crate) fn keep_named(headers: &mut HeaderMap, names: &[HeaderName]) {
+    retain(headers, MOST_ADDED, |name| {
+        names.contains(name) || forwarding::is_provenance(name.as_str())
+    });
 }
 
 /// Removes fields, also if they are spelled with underscores.
@@ -187,6 +209,11 @@ fn is_hop_by_hop(name: &str) -> bool {
             | "transfer-encoding"
             | "upgrade"
     )
+}
+
+/// Fields that this server reads, but not if they are spelled with underscores.
+fn is_read_by_us(name: &str) -> bool {
+    name == CONTENT_LENGTH.as_str() || METHOD_OVERRIDES.contains(&name)
 }
 
 /// Fields with which this server and the upstream server talk to each other. Clients neither send nor see them.

@@ -8,12 +8,14 @@
 use super::headers;
 use crate::timers;
 use bytes::Bytes;
+use http::HeaderName;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -25,6 +27,8 @@ pub(crate) struct RequestBody {
     progress: Option<BodyProgress>,
     /// Counts the bytes that were passed on, for the access log.
     counter: Option<Rc<Cell<u64>>>,
+    /// Fields that this server sets in the header, which therefore cannot be trailers.
+    set_by_us: Option<Arc<[HeaderName]>>,
 }
 
 enum BodySource {
@@ -125,7 +129,7 @@ impl BodyPipe {
 
 impl RequestBody {
     pub(crate) const fn empty() -> Self {
-        Self { source: BodySource::Empty, progress: None, counter: None }
+        Self { source: BodySource::Empty, progress: None, counter: None, set_by_us: None }
     }
 
     pub(crate) fn piped(pipe: Rc<BodyPipe>, length: Option<u64>) -> Self {
@@ -140,7 +144,7 @@ impl RequestBody {
     }
 
     fn of(source: BodySource) -> Self {
-        Self { source, progress: Some(BodyProgress::new()), counter: None }
+        Self { source, progress: Some(BodyProgress::new()), ..Self::empty() }
     }
 
     pub(crate) fn progress(&self) -> Option<BodyProgress> {
@@ -150,6 +154,11 @@ impl RequestBody {
     /// The same body, whose bytes are added to a counter when they are passed on.
     pub(crate) fn counted(self, bytes: &Rc<Cell<u64>>) -> Self {
         Self { counter: Some(Rc::clone(bytes)), ..self }
+    }
+
+    /// The same body without trailers of these names: the server sets these fields in the header.
+    pub(crate) fn without_trailers(self, set_by_us: &Arc<[HeaderName]>) -> Self {
+        Self { set_by_us: Some(Arc::clone(set_by_us)), ..self }
     }
 
     /// Notes that the upstream server has taken a piece.
@@ -196,8 +205,10 @@ impl BodyProgress {
 }
 
 /// A frame of a request without trailers that the upstream server must not get.
-fn cleaned(mut frame: Frame<Bytes>) -> Frame<Bytes> {
-    frame.trailers_mut().into_iter().for_each(headers::trailers_to_upstream);
+fn cleaned(mut frame: Frame<Bytes>, set_by_us: &[HeaderName]) -> Frame<Bytes> {
+    if let Some(trailers) = frame.trailers_mut() {
+        headers::trailers_to_upstream(trailers, set_by_us);
+    }
     frame
 }
 
@@ -222,7 +233,8 @@ impl Body for RequestBody {
             (Poll::Pending, Some(progress)) => progress.waits(),
             (Poll::Pending, None) => {}
         }
-        polled.map(|frame| frame.map(|frame| frame.map(cleaned)))
+        let set_by_us = this.set_by_us.as_deref().unwrap_or_default();
+        polled.map(|frame| frame.map(|frame| frame.map(|frame| cleaned(frame, set_by_us))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -12,6 +12,8 @@
 //! | `answers.rs` | answers that are not valid, or end too early |
 //! | `http2.rs` | requests that HTTP/2 can express and HTTP/1 cannot |
 //! | `paths.rs` | one path in many spellings |
+//! | `methods.rs` | `HEAD`, method overrides, and what looks like gRPC |
+//! | `guards.rs` | paths with an auth server, in generated spellings |
 
 #![cfg(unix)]
 #![allow(
@@ -27,9 +29,13 @@
 mod answers;
 mod case;
 mod connection;
+mod guards;
 mod http1;
 mod http2;
+mod methods;
 mod paths;
+#[path = "../../../policy/tests/readers/mod.rs"]
+mod readers;
 mod recorder;
 mod requests;
 mod script;

@@ -434,6 +434,7 @@ fn sign(read: u32, length: u32) -> Option<char> {
 fn name(number: usize) -> String {
     match number {
         8..=14 => ":status".to_owned(),
+        24 => "cache-control".to_owned(),
         28 => "content-length".to_owned(),
         31 => "content-type".to_owned(),
         33 => "date".to_owned(),

@@ -86,6 +86,9 @@ fn lengths_and_cookies_are_written_plainly() {
         forwards(&[("content-length", sent)], &[("content-length", expected)]);
     }
     forwards(&[("content_length", "5"), ("Content_Length", "6")], &[]);
+    // The rules of both methods apply, so an override passes; but the rules do not see other spellings of its name.
+    let spelled = [("x-http-method-override", "PUT"), ("X_HTTP-Method_Override", "PUT")];
+    forwards(&spelled, &[("x-http-method-override", "PUT")]);
     let cookies = [("cookie", "a=1"), ("accept", "x"), ("cookie", "b=\u{ff}"), ("cookie", "c=3")];
     forwards(&cookies, &[("cookie", "a=1; b=\u{ff}; c=3"), ("accept", "x")]);
     forwards(&[("cookie", "a=1; b=2")], &[("cookie", "a=1; b=2")]);
@@ -109,12 +112,46 @@ fn trailers_neither_frame_a_message_nor_say_who_sent_it() {
         ("grpc-status", "0"),
     ];
     let (mut request, mut response) = (map(&sent), map(&sent));
-    trailers_to_upstream(&mut request);
+    trailers_to_upstream(&mut request, &[]);
     trailers_to_client(&mut response);
     let kept = [("sum", "5"), ("grpc-status", "0")];
     assert_eq!(lines(&request), lines(&map(&kept)));
     let also = [("x-forwarded-for", "6.6.6.6"), ("sum", "5"), ("grpc-status", "0")];
     assert_eq!(lines(&response), lines(&map(&also)));
+}
+
+/// `x-user: root` once reached the upstream server as a trailer, beside the `x-user: alice` of the auth server.
+#[test]
+fn trailers_do_not_contradict_what_this_server_sets() {
+    let sent = [
+        ("x-user", "root"),
+        ("X_User", "root"),
+        ("x-request-id", "1"),
+        ("tidegate-priority", "high"),
+        ("expect", "100-continue"),
+        ("x-http-method-override", "DELETE"),
+        ("x_http_method", "DELETE"),
+        ("x-method-override", "DELETE"),
+        ("sum", "5"),
+    ];
+    let mut trailers = map(&sent);
+    trailers_to_upstream(&mut trailers, &[HeaderName::from_static("x-user")]);
+    assert_eq!(lines(&trailers), lines(&map(&[("sum", "5")])));
+    let sent = [
+        ("RateLimit", "\"all\";r=9"),
+        ("ratelimit-policy", "\"all\";q=9"),
+        ("X-RateLimit-Remaining", "9"),
+        ("x_ratelimit_limit", "9"),
+        ("retry-after", "0"),
+        ("access-control-expose-headers", "*"),
+        ("date", "now"),
+        ("x-user", "root"),
+        ("grpc-status", "0"),
+    ];
+    let mut trailers = map(&sent);
+    trailers_to_client(&mut trailers);
+    let kept = [("x-user", "root"), ("grpc-status", "0")];
+    assert_eq!(lines(&trailers), lines(&map(&kept)));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::file::{MOST_CONCURRENCY, is_target};
 use super::reader::{Record, RoutesReader, TimeRange, shown};
 use super::{BalanceBy, GroupSpec, HostField, ServerUrl, UpstreamTimeouts};
 use http::HeaderName;
+use std::sync::Arc;
 use std::time::Duration;
 use tidegate_policy::{Document, RuleLimit};
 
@@ -19,8 +20,10 @@ pub(crate) struct AuthSpec {
     pub(crate) concurrency: usize,
     /// How often one client address may make this server ask it; `None`: without a limit.
     pub(crate) limit: Option<RuleLimit>,
-    /// Fields of its answer that the upstream server gets.
-    pub(crate) headers: Vec<HeaderName>,
+    /// Fields of the client's request that it gets; `None`: all of them.
+    pub(crate) send: Option<Vec<HeaderName>>,
+    /// Fields of its answer that the upstream server gets. Shared with the requests in flight.
+    pub(crate) headers: Arc<[HeaderName]>,
     pub(crate) on_error: OnAuthError,
 }
 
@@ -35,7 +38,7 @@ pub(crate) enum OnAuthError {
 
 const AUTH: Record = Record {
     title: "`auth`",
-    keys: &["url", "timeout", "concurrency", "limit", "headers", "on_error"],
+    keys: &["url", "timeout", "concurrency", "limit", "send", "headers", "on_error"],
     required: &["url"],
     example: "{ url: http://10.0.0.9:9000/verify }",
 };
@@ -81,6 +84,7 @@ impl RoutesReader {
             Some(node) => self.auth_limit(node),
             None => RuleLimit::from_rate(USUAL_LIMIT).ok(),
         };
+        let send = fields.get("send").map(|node| self.sent_headers(node));
         let headers = fields.get("headers").map(|node| self.auth_headers(node));
         let words = [("deny", OnAuthError::Deny), ("allow", OnAuthError::Allow)];
         let on_error = fields.get("on_error");
@@ -92,7 +96,8 @@ impl RoutesReader {
             timeout: timeout.unwrap_or(USUAL_TIMEOUT),
             concurrency: concurrency.unwrap_or(USUAL_CONCURRENCY),
             limit,
-            headers: headers.unwrap_or_default(),
+            send,
+            headers: headers.unwrap_or_default().into(),
             on_error: on_error.unwrap_or_default(),
         })
     }
@@ -120,6 +125,19 @@ impl RoutesReader {
         }
         let wrong = |error| format!("`limit` is a rate such as `20/s`, or `off`: {error}");
         RuleLimit::from_rate(text).map_err(|error| self.note(node.place, wrong(error))).ok()
+    }
+
+    /// Which fields the auth server gets.
+    fn sent_headers(&mut self, node: &Document) -> Vec<HeaderName> {
+        let list = self.list(node, "`send`", MOST_HEADERS).unwrap_or_default();
+        list.iter().filter_map(|node| self.sent_header(node)).collect()
+    }
+
+    fn sent_header(&mut self, node: &Document) -> Option<HeaderName> {
+        let text = self.text(node, "a header field")?;
+        let name = HeaderName::try_from(text).ok();
+        let text = format!("`{}` is not the name of a header field", shown(text));
+        name.or_else(|| self.wrong(node.place, text))
     }
 
     fn auth_headers(&mut self, node: &Document) -> Vec<HeaderName> {
@@ -163,12 +181,14 @@ mod tests {
         assert_eq!((usual.timeout, usual.concurrency), (Duration::from_secs(1), 100));
         assert_eq!(usual.limit, RuleLimit::from_rate("20/s").ok());
         assert_eq!((usual.headers.len(), usual.on_error), (0, OnAuthError::Deny));
+        assert_eq!(usual.send, None);
         let all = auth_of(
-            "{ url: 'https://id.example', timeout: 200ms, concurrency: 7, limit: off, headers: [X-User, x-plan], on_error: allow }",
+            "{ url: 'https://id.example', timeout: 200ms, concurrency: 7, limit: off, send: [Cookie], headers: [X-User, x-plan], on_error: allow }",
         );
         assert_eq!((all.target.as_str(), all.concurrency), ("/", 7));
         assert_eq!((all.limit, all.on_error), (None, OnAuthError::Allow));
-        assert_eq!(all.headers, ["x-user", "x-plan"]);
+        assert_eq!(*all.headers, ["x-user", "x-plan"]);
+        assert_eq!(all.send, Some(vec![http::header::COOKIE]));
         let group = usual.group("a");
         assert_eq!((group.concurrency, group.host), (Some(100), HostField::Upstream));
     }
@@ -186,6 +206,7 @@ mod tests {
                 "`limit` is a rate such as `20/s`, or `off`",
             ),
             ("{ url: http://10.0.0.9, limit: 0/s }", "`limit` is a rate such as `20/s`, or `off`"),
+            ("{ url: http://10.0.0.9, send: [a b] }", "`a b` is not the name of a header field"),
             ("{ url: http://10.0.0.9, headers: [a b] }", "`a b` is not a field"),
             ("{ url: http://10.0.0.9, headers: [Host] }", "`Host` is not a field"),
             ("{ url: http://10.0.0.9, headers: [tidegate-x] }", "`tidegate-x` is not a field"),
