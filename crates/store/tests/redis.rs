@@ -207,7 +207,9 @@ async fn a_stopped_server_does_not_count_calls_whose_callers_have_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hundred_thousand_keys_are_small_and_all_of_them_expire() {
+async fn many_keys_are_small_and_all_of_them_expire() {
+    // They fill the engine's hash table as much as four times as many would.
+    const KEYS: u64 = 25_000;
     for engine in ENGINES {
         let server = Server::start(engine);
         let store = Arc::new(server.store().await);
@@ -216,8 +218,8 @@ async fn a_hundred_thousand_keys_are_small_and_all_of_them_expire() {
         {
             let () = redis::cmd("FLUSHALL").arg("SYNC").query_async(&mut connection).await.unwrap();
             let before = used_memory(&mut connection).await;
-            take_keys(&store, algorithm, 100_000).await;
-            let bytes = (used_memory(&mut connection).await - before) / 100_000;
+            take_keys(&store, algorithm, KEYS).await;
+            let bytes = (used_memory(&mut connection).await - before) / KEYS;
             println!("{engine}: {}: {bytes} bytes a key", algorithm.name());
             let most = if engine == "valkey" { 95 } else { 120 };
             assert!(bytes <= most, "{engine}: {}: {bytes} bytes a key", algorithm.name());

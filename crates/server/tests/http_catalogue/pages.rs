@@ -13,7 +13,7 @@ use prost::Message as _;
 const POLICY: &str = "
 version: 1
 identity: { trusted: [127.0.0.0/8] }
-rules: [{ name: a, key: [ip], limits: [{ rate: 1000/h, algorithm: fixed_window }] }]
+rules: [{ name: a, key: [ip], limits: [{ rate: 1000/h, algorithm: fixed_window, align: first }] }]
 ";
 const CALL: &str = r#"{"domain":"d","hitsAddend":500,"descriptors":[{"entries":[{"key":"ip","value":"203.0.113.7"}]}]}"#;
 const CHECK: &str = r#"{"attributes":{"ip":"203.0.113.7"},"cost":500}"#;
