@@ -227,9 +227,7 @@ impl Settings {
             secret: None,
             workers: reader.check("workers", value::workers).unwrap_or(1),
             memory_budget: reader.check("memory.budget", value::bytes).unwrap_or(0),
-            connection_budget: reader
-                .check("memory.connection_budget", value::connection_budget)
-                .unwrap_or(0),
+            connection_budget: reader.budget("memory.connection_budget"),
             max_open_files: reader.check("max_open_files", value::open_files).flatten(),
             receipt_ttl: reader.time("receipt_ttl"),
             drain_timeout: reader.time("drain_timeout"),
@@ -247,9 +245,7 @@ impl Settings {
             proxy,
             proxy_upstream: url(reader.text("proxy.upstream")),
             proxy_routes: path(reader.text("proxy.routes")),
-            proxy_buffer_budget: reader
-                .check("proxy.buffer_budget", value::connection_budget)
-                .unwrap_or(crate::bounds::LEAST_BUDGET),
+            proxy_buffer_budget: reader.budget("proxy.buffer_budget"),
             proxy_protocol: reader.check("proxy.proxy_protocol", value::switch).unwrap_or(false),
             proxy_max_body: reader.check("proxy.max_body", value::bytes).unwrap_or(0),
             access_log: reader.check("proxy.access_log", value::log_place).flatten(),

@@ -2,6 +2,7 @@
 
 use super::sources::Given;
 use super::{FileOptions, Listen, MemcachedOptions, RedisOptions, Settings, value};
+use crate::bounds;
 use crate::denial_log::DenialLogSettings;
 use crate::front::grpc::GrpcOptions;
 use crate::log::{LogFormat, LogOptions};
@@ -125,6 +126,11 @@ impl<'g> Reader<'g> {
             issuer: Some(issuer.to_owned()).filter(|issuer| !issuer.is_empty()),
             audience: audience.map(str::to_owned).collect(),
         })
+    }
+
+    /// Memory for requests and answers.
+    pub(super) fn budget(&mut self, name: &str) -> usize {
+        self.check(name, value::connection_budget).unwrap_or(bounds::LEAST_BUDGET)
     }
 
     pub(super) fn grpc_options(&mut self) -> GrpcOptions {

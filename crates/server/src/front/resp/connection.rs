@@ -8,7 +8,7 @@
 //! A long pipeline is decided in several batches; other connections of the worker have their turn between them (fair
 //! queueing).
 
-use super::handler::{AfterCommand, AskingBatch, Batch, RespHandler};
+use super::handler::{AfterCommand, Asking, AskingBatch, Batch, RespHandler};
 use super::repeated::Repeated;
 use super::reply;
 use super::session::Session;
@@ -52,6 +52,8 @@ struct Commands<'b> {
 enum NextCommand<'b> {
     /// `CL.THROTTLE`, or the error that is the reply to one.
     Throttle(Result<(&'b [u8], Throttle), String>),
+    /// A command that asks the policy.
+    Asking(Asking),
     Other,
     /// An empty line or list.
     Nothing,
@@ -192,7 +194,55 @@ impl<'b> Commands<'b> {
             Some(Ok((_, throttle))) => Repeated::new(rest, length, &self.words, throttle),
             Some(Err(_)) | None => None,
         };
-        Ok(throttle.map_or(NextCommand::Other, NextCommand::Throttle))
+        if let Some(throttle) = throttle {
+            return Ok(NextCommand::Throttle(throttle));
+        }
+        let asking = RespHandler::<S>::asking(&self.words, session);
+        Ok(asking.map_or(NextCommand::Other, NextCommand::Asking))
+    }
+}
+
+/// Commands that were read and not decided yet. Replies are in the order of the commands, so at most one of the two lists has any.
+struct Pending<'b> {
+    batch: Batch<'b>,
+    asked: AskingBatch<'b>,
+}
+
+impl<'b> Pending<'b> {
+    /// Whether the next command is decided together with these; at most `most` of those that ask the policy are.
+    fn accepts(&self, next: &NextCommand<'_>, most: usize) -> bool {
+        match next {
+            NextCommand::Throttle(Ok(_)) => {
+                self.asked.is_empty() && self.batch.len() < bounds::RESP_BATCH
+            }
+            NextCommand::Asking(asking) => {
+                let joins = self.asked.first().is_none_or(|(first, _)| asking.joins(*first));
+                self.batch.is_empty() && joins && self.asked.len() < most
+            }
+            NextCommand::Throttle(Err(_)) | NextCommand::Other | NextCommand::Nothing => false,
+        }
+    }
+
+    fn throttle(&mut self, throttle: (&'b [u8], Throttle)) {
+        if self.batch.len() == self.batch.inline_size() {
+            self.batch.reserve(bounds::RESP_BATCH);
+        }
+        self.batch.push(throttle);
+    }
+
+    /// Decides them, and writes the replies.
+    async fn decide<S: Backend>(
+        &mut self,
+        (handler, place): (&RespHandler<S>, &ListenerContext),
+        session: &Session,
+        out: &mut Vec<u8>,
+    ) {
+        handler.decide(&self.batch, out).await;
+        self.batch.clear();
+        if !self.asked.is_empty() {
+            handler.answer_asked(&self.asked, session, &place.long_work, out).await;
+            self.asked.clear();
+        }
     }
 }
 
@@ -205,10 +255,9 @@ async fn answer<S: Backend>(
     counts: &mut Counts,
 ) -> Progress {
     let mut commands = Commands { here, used: 0, words: Words::new(), last: None };
-    let mut batch = Batch::new();
-    let mut asked = AskingBatch::new();
+    let mut pending = Pending { batch: Batch::new(), asked: AskingBatch::new() };
     let stop = loop {
-        let throttle = match commands.next(handler, session) {
+        let next = match commands.next(handler, session) {
             Err(stop) => break stop,
             Ok(NextCommand::Nothing) => {
                 counts.empty = counts.empty.saturating_add(1);
@@ -217,59 +266,36 @@ async fn answer<S: Backend>(
                 }
                 continue;
             }
-            Ok(NextCommand::Throttle(throttle)) => Some(throttle),
-            Ok(NextCommand::Other) => None,
+            Ok(next) => next,
         };
         counts.empty = 0;
         if counts.quantum == 0 {
             place.long_work.pass(PIECE).await;
             counts.quantum = bounds::RESP_BATCH;
         }
-        counts.quantum =
-            counts.quantum.saturating_sub(if throttle.is_some() { 1 } else { OTHER_COMMAND });
-        let asking = match throttle {
-            Some(_) => None,
-            None => RespHandler::<S>::asking(&commands.words, session),
-        };
-        // Replies are in the order of the commands, so what is of another kind is decided before.
-        let joins =
-            asking.zip(asked.first()).is_some_and(|(asking, (first, _))| asking.joins(*first));
-        if !asked.is_empty() && (!joins || asked.len() >= RespHandler::<S>::most_asked()) {
-            handler.answer_asked(&asked, session, &place.long_work, out).await;
-            asked.clear();
+        let is_throttle = matches!(next, NextCommand::Throttle(_));
+        counts.quantum = counts.quantum.saturating_sub(if is_throttle { 1 } else { OTHER_COMMAND });
+        // Their replies must fit where there is memory for them.
+        let fit = most_out.saturating_sub(out.len()).checked_div(bounds::ENTRY).unwrap_or(0);
+        if !pending.accepts(&next, RespHandler::<S>::most_asked().min(fit)) {
+            pending.decide((handler, place), session, out).await;
         }
-        match throttle {
-            Some(Ok(throttle)) => {
-                if batch.len() == batch.inline_size() {
-                    batch.reserve(bounds::RESP_BATCH);
-                }
-                batch.push(throttle);
-            }
-            other => {
-                handler.decide(&batch, out).await;
-                batch.clear();
-                if let Some(Err(error)) = other {
-                    reply::error(out, &error);
-                } else if let Some(asking) = asking {
-                    asked.push((asking, commands.words.clone()));
-                } else if handler.run(&commands.words, session, out).await == AfterCommand::Close {
+        match next {
+            NextCommand::Throttle(Ok(throttle)) => pending.throttle(throttle),
+            NextCommand::Throttle(Err(error)) => reply::error(out, &error),
+            NextCommand::Asking(asking) => pending.asked.push((asking, commands.words.clone())),
+            NextCommand::Other | NextCommand::Nothing => {
+                if handler.run(&commands.words, session, out).await == AfterCommand::Close {
                     break Stop::Close;
                 }
             }
-        }
-        if batch.len() >= bounds::RESP_BATCH {
-            handler.decide(&batch, out).await;
-            batch.clear();
         }
         if out.len() > most_out {
             break Stop::Flush;
         }
     };
-    // The commands before a protocol error are answered before the error. At most one of these has any.
-    handler.decide(&batch, out).await;
-    if !asked.is_empty() {
-        handler.answer_asked(&asked, session, &place.long_work, out).await;
-    }
+    // The commands before a protocol error are answered before the error.
+    pending.decide((handler, place), session, out).await;
     Progress { used: commands.used, stop }
 }
 

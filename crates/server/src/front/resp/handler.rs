@@ -210,6 +210,17 @@ impl<S: Backend> RespHandler<S> {
         if let [(asking, words)] = asked.as_slice() {
             return self.ask(*asking, words, session.dialect, out).await;
         }
+        // Boxed because it is large: otherwise every connection would reserve memory for it.
+        Box::pin(self.ask_together(asked, session, queue, out)).await;
+    }
+
+    async fn ask_together(
+        &self,
+        asked: &AskingBatch<'_>,
+        session: &Session,
+        queue: &LongWorkQueue,
+        out: &mut Vec<u8>,
+    ) {
         let mut done = |reply: Vec<u8>| out.extend_from_slice(&reply);
         let mut together = Together::new(queue);
         for (number, (asking, words)) in asked.iter().enumerate() {
