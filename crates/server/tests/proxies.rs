@@ -34,6 +34,7 @@ behind_every_proxy![
     a_path_is_the_same_however_it_is_spelled,
     no_spelling_of_a_path_escapes_its_rule,
     a_cookie_with_different_values_does_not_pass,
+    a_method_override_does_not_escape_the_rule_on_its_method,
     the_site_gets_tidegates_fields_and_not_those_of_the_client,
     what_the_site_says_itself_stays,
     bodies_queries_and_websockets_pass,
@@ -250,6 +251,34 @@ rules: [{ name: a, key: [session|ip], limits: [1/h] }]
         assert_eq!(client.get_with("/", lines).status, expected, "{lines}");
     }
     assert_eq!(site.upstream.saw().len(), 2);
+}
+
+/// The files pass to tidegate what frameworks behind the proxy read.
+fn a_method_override_does_not_escape_the_rule_on_its_method(proxy: Proxy) {
+    let policy = "
+version: 1
+identity: { trusted: [127.0.0.1/32] }
+rules: [{ name: deletes, match: { method: DELETE }, key: [], limits: [1/h] }]
+";
+    let site = Site::start_with(proxy, policy);
+    let client = site.client(2);
+    let send = |line: &str, fields: &str| {
+        let text =
+            format!("{line} HTTP/1.1\r\nhost: site.example\r\n{fields}content-length: 0\r\n\r\n");
+        client.send(&text).status
+    };
+    assert_eq!(send("DELETE /a", ""), 200);
+    for name in ["X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override"] {
+        assert_eq!(send("POST /a", &format!("{name}: DELETE\r\n")), 429, "{name}");
+        // Of repeated fields, what the site gets is what tidegate was asked about.
+        site.upstream.saw();
+        let repeated = format!("{name}: PUT\r\n{name}: DELETE\r\n");
+        let passed = send("POST /a", &repeated) == 200;
+        let got = site.upstream.fields(&name.to_lowercase());
+        assert!(!passed || got.iter().all(|(_, value)| !value.contains("DELETE")), "{got:?}");
+    }
+    assert_eq!(send("POST /a?_method=DELETE", ""), 429);
+    assert_eq!(send("POST /a", ""), 200);
 }
 
 /// What a client may write itself. Some proxies remove fields that `Connection` names. The class is one that tidegate believes if the proxy passes it on. Programs that follow the

@@ -30,7 +30,8 @@ fn auth() -> SocketAddr {
                 true => "204 No Content\r\nx-user: alice",
                 false => "401 Unauthorized\r\ncontent-length: 0",
             };
-            if write!(stream, "HTTP/1.1 {answer}\r\n\r\n").is_err() {
+            // In one piece, because the system delays the second of two small ones.
+            if stream.write_all(format!("HTTP/1.1 {answer}\r\n\r\n").as_bytes()).is_err() {
                 return;
             }
         }
@@ -122,7 +123,14 @@ fn no_spelling_of_a_path_escapes_its_auth_server() {
             // Only a path that cannot be read is refused to a user.
             assert_eq!(user == 200, stranger != 400, "{path}: {user}");
         }
-        drop(server);
+        // Over HTTP/2 some of these paths end their stream or connection. What arrives is judged below.
+        let mut two = Two::to(server.proxy);
+        for path in &spellings {
+            if !matches!(two.asked("GET", path, b""), Answer::Whole { .. }) {
+                two = Two::to(server.proxy);
+            }
+        }
+        drop((server, two));
         let seen = recorder.finish();
         for request in &seen.requests {
             let target = request.line();
