@@ -13,6 +13,7 @@ pub(crate) mod content_hash;
 mod control_file;
 mod diff;
 mod expiry;
+mod forks;
 mod operators;
 mod other_nodes;
 mod policy_file;
@@ -28,6 +29,7 @@ use crate::metrics::Metrics;
 use control_file::ControlFile;
 use data_encoding::HEXLOWER;
 use expiry::ExpiryWatch;
+use forks::Forks;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -61,6 +63,7 @@ struct RulebookState {
     text: Vec<u8>,
     policy: Policy,
     expiry: ExpiryWatch,
+    forks: Forks,
 }
 
 /// The policy of a server that is started without one.
@@ -154,15 +157,16 @@ impl<S: Backend> Rulebook<S> {
         let RulebookContext { secret, clock, metrics, health, data_dir, file, token_keys } =
             context;
         let control_file = data_dir.join(CONTROL_FILE);
-        let ControlFile { document, audit: head } = ControlFile::read(&control_file)?;
+        let ControlFile { edition, audit: head } = ControlFile::read(&control_file)?;
         let mut audit = Audit::open(&data_dir, &secret, head.as_ref())?;
         if head.is_none() {
             audit.end_is_unknown();
         }
         let policy = Policy::parse(&text)?;
-        let control = Control::new(document);
+        let control = Control::new(edition);
         let (file_text, expiry) = (text.clone(), ExpiryWatch::default());
-        let state = RulebookState { control, audit, file_text, text, policy, expiry };
+        let forks = Forks::found(&control_file)?;
+        let state = RulebookState { control, audit, file_text, text, policy, expiry, forks };
         let state = Mutex::new(state);
         let changing = Mutex::new(());
         let rulebook = Self {

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate::{Limiter, StoreError};
+use tidegate_store::DocumentCopy;
 
 const CHECK_EVERY: Duration = Duration::from_millis(250);
 /// For this many checks (two seconds) after a request was decided without the store, `/ready` still reports it.
@@ -160,15 +161,22 @@ pub(crate) async fn follow<S: Backend>(
     let mut logged = None;
     loop {
         ticks.tick().await;
-        let problem = match limiter.store().document(rulebook.version()).await {
+        let problem = match limiter.store().document(&rulebook.tag()).await {
             Ok(None) => None,
-            Ok(Some((version, text))) => apply(&rulebook, version, text).await,
+            Ok(Some(shared)) => apply(&rulebook, shared).await,
             Err(error @ StoreError::Broken(_)) => Some(error.to_string()),
             // `StoreWatch` reports that the store is unreachable. An earlier problem may still exist.
             Err(_) => continue,
         };
-        let problem =
-            problem.map(|why| format!("changes made on other nodes are not in force here: {why}"));
+        let problem = match problem {
+            Some(why) => Some(format!("changes made on other nodes are not in force here: {why}")),
+            None if rulebook.has_forks() => {
+                let rulebook = Arc::clone(&rulebook);
+                // The disk may be slow.
+                tokio::task::spawn_blocking(move || rulebook.fork_problem()).await.ok().flatten()
+            }
+            None => None,
+        };
         if let Some(problem) = problem.as_ref().filter(|_| problem != logged) {
             tracing::error!("{problem}");
         }
@@ -177,14 +185,10 @@ pub(crate) async fn follow<S: Backend>(
     }
 }
 
-/// Applies a document of another node; returns why that failed.
-async fn apply<S: Backend>(
-    rulebook: &Arc<Rulebook<S>>,
-    version: u64,
-    text: Vec<u8>,
-) -> Option<String> {
+/// Applies the document of the store, or writes that of this node back; returns why that failed.
+async fn apply<S: Backend>(rulebook: &Arc<Rulebook<S>>, shared: DocumentCopy) -> Option<String> {
     let rulebook = Arc::clone(rulebook);
-    let applied = tokio::task::spawn_blocking(move || rulebook.follow(version, &text));
+    let applied = tokio::task::spawn_blocking(move || rulebook.follow(&shared));
     match applied.await {
         Ok(Ok(())) => None,
         Ok(Err(error)) => Some(error.to_string()),

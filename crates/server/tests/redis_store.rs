@@ -433,6 +433,181 @@ fn changes_of_operators_reach_all_nodes() {
     fourth.until("it is told", |server| known(server).contains("203.0.113.8"));
 }
 
+// === a store that loses changes of operators ===
+
+/// What another program would see of the document in the store.
+const DOCUMENT: &str = "{tidegate}control";
+const EARLIER: &str = "{tidegate}earlier";
+
+/// Raises the limit of an address, and returns when the server has acknowledged that.
+fn raise(server: &Server, ip: &str) {
+    let body = format!(r#"{{"rule":"per-client","key":{{"ip":"{ip}"}},"limits":["500/h"]}}"#);
+    // Until a server has looked at the store again, a change made on another one makes its own out of date.
+    server.until("the change is accepted", |server| {
+        let put = server.admin("PUT", "/admin/v1/overrides", "application/json", &body);
+        assert!([200, 412].contains(&put.status), "{put:?}");
+        put.status == 200
+    });
+}
+
+/// Whether the limit of an address is raised.
+fn is_raised(server: &Server, ip: &str) -> bool {
+    let is_raised = server.admin("GET", "/admin/v1/control", "", "").body.contains(ip);
+    if is_raised {
+        let limit = server.check_ip(ip).body;
+        assert!(limit.contains("\"limit\":500"), "{limit}");
+    }
+    is_raised
+}
+
+/// Remembers the document of the store, for [`lose_writes`].
+fn remember(redis: &Redis) {
+    copy(redis, DOCUMENT, EARLIER);
+}
+
+/// What a failover to a replica does that has not seen the last writes.
+fn lose_writes(redis: &Redis) {
+    copy(redis, EARLIER, DOCUMENT);
+}
+
+fn copy(redis: &Redis, from: &str, to: &str) {
+    let script = "redis.call('COPY', KEYS[1], KEYS[2], 'REPLACE') return redis.status_reply('OK')";
+    redis.tell(&["EVAL", script, "2", from, to]);
+}
+
+/// A failover lost the last change, and every node replaced its newer copy by the older document of the store: a customer who was
+/// limited got the old limit again. A node that was restarted meanwhile has to know as much.
+#[test]
+fn a_change_that_the_store_loses_is_written_back() {
+    let redis = Redis::started();
+    let mut servers = [(); 2].map(|()| redis.server(LIMITED, &ASKED));
+    servers.iter().for_each(until_asked);
+    raise(&servers[0], "203.0.113.7");
+    servers[1].until("the other knows", |server| is_raised(server, "203.0.113.7"));
+    remember(&redis);
+    raise(&servers[0], "203.0.113.8");
+    servers[1].until("the other knows", |server| is_raised(server, "203.0.113.8"));
+    let all_know = |servers: &[Server]| {
+        let newcomer = redis.server(LIMITED, &ASKED);
+        newcomer.until("it is written back", |server| is_raised(server, "203.0.113.8"));
+        for server in servers {
+            assert!(is_raised(server, "203.0.113.7") && is_raised(server, "203.0.113.8"));
+            until_asked(server);
+        }
+    };
+    lose_writes(&redis);
+    all_know(&servers);
+    // While no node runs, the store loses it again.
+    for server in &mut servers {
+        server.signal("KILL");
+        server.wait();
+    }
+    lose_writes(&redis);
+    let servers = servers.map(|server| redis.server_again(server, &ASKED));
+    servers.iter().for_each(until_asked);
+    all_know(&servers);
+}
+
+/// The store lost its data, and a node that had been cut off was the first to write its document there. It was followed by all
+/// others, although theirs was newer.
+#[test]
+fn a_node_that_was_cut_off_does_not_bring_back_an_older_document() {
+    let redis = Redis::started();
+    let servers = [(); 3].map(|()| redis.server(LIMITED, &ASKED));
+    servers.iter().for_each(until_asked);
+    let [first, second, cut_off] = &servers;
+    raise(first, "203.0.113.7");
+    for server in &servers {
+        server.until("all know", |server| is_raised(server, "203.0.113.7"));
+    }
+    cut_off.stall();
+    for ip in ["203.0.113.8", "203.0.113.9"] {
+        raise(first, ip);
+        second.until("the second knows", |server| is_raised(server, ip));
+    }
+    first.stall();
+    second.stall();
+    redis.tell(&["FLUSHALL"]);
+    cut_off.signal("CONT");
+    cut_off.until("it has written its document", |_| {
+        redis.told(&["HGET", DOCUMENT, "version"]) == "1"
+    });
+    assert!(!is_raised(cut_off, "203.0.113.8"));
+    first.signal("CONT");
+    second.signal("CONT");
+    for server in &servers {
+        server.until("all know", |server| is_raised(server, "203.0.113.9"));
+        assert!(is_raised(server, "203.0.113.8"));
+        until_asked(server);
+    }
+    assert_eq!(redis.told(&["HGET", DOCUMENT, "version"]), "3");
+}
+
+/// The store lost a change, and another one was made before the first could be written back: two documents of one version, neither
+/// made from the other. Nodes decided by either for as long as they ran, and `/ready` was `ready`.
+#[test]
+fn two_documents_of_one_version_are_reported_and_nodes_decide_alike() {
+    let redis = Redis::started();
+    let [first, second] = [(); 2].map(|()| redis.server(LIMITED, &ASKED));
+    until_asked(&first);
+    until_asked(&second);
+    raise(&first, "203.0.113.7");
+    second.until("the other knows", |server| is_raised(server, "203.0.113.7"));
+    remember(&redis);
+    second.stall();
+    raise(&first, "203.0.113.8");
+    first.stall();
+    lose_writes(&redis);
+    second.signal("CONT");
+    raise(&second, "203.0.113.9");
+    first.signal("CONT");
+    let forked = |server: &Server| {
+        let ready = server.get("/ready").body;
+        let at = ready.find("control-fork-2-")?;
+        Some(ready[at..].split_once(".json")?.0.to_owned() + ".json")
+    };
+    first.until("it is reported", |server| forked(server).is_some());
+    for server in [&first, &second] {
+        assert_eq!(
+            [7, 8, 9].map(|n| is_raised(server, &format!("203.0.113.{n}"))),
+            [true, false, true]
+        );
+    }
+    assert_eq!(forked(&second), None);
+    let kept = first.data(&forked(&first).unwrap());
+    assert!(std::fs::read_to_string(&kept).unwrap().contains("203.0.113.8"));
+    // It is reported until an operator has made the change again, or does not want it any more.
+    raise(&first, "203.0.113.8");
+    second.until("both know", |server| is_raised(server, "203.0.113.8"));
+    assert!(forked(&first).is_some());
+    std::fs::remove_file(kept).unwrap();
+    first.until("it is settled", |server| forked(server).is_none());
+    until_asked(&first);
+}
+
+/// An older version of the program leaves the lineage of the document before. Its documents are followed, also back.
+#[test]
+fn documents_of_older_versions_are_followed() {
+    let redis = Redis::started();
+    let server = redis.server(LIMITED, &ASKED);
+    until_asked(&server);
+    raise(&server, "203.0.113.7");
+    let text = redis.told(&["HGET", DOCUMENT, "text"]);
+    let write = |version: u64| {
+        let text = text.replace("\"version\":1", &format!("\"version\":{version}"));
+        let text = text.replace("203.0.113.7", &format!("203.0.113.{version}"));
+        let script = "redis.call('HSET', KEYS[1], 'version', ARGV[1], 'text', ARGV[2]) return redis.status_reply('OK')";
+        redis.tell(&["EVAL", script, "1", DOCUMENT, &version.to_string(), &text]);
+        server.until("it is followed", |server| is_raised(server, &format!("203.0.113.{version}")));
+    };
+    write(20);
+    server.until("it gets a lineage", |_| {
+        redis.told(&["HGET", DOCUMENT, "lineage"]).starts_with("20:")
+    });
+    write(10);
+    until_asked(&server);
+}
+
 /// A change that expires ends on every node by itself. One of the nodes removes it from the document for all.
 #[test]
 fn a_change_that_expires_ends_on_all_nodes() {

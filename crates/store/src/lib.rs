@@ -94,6 +94,6 @@ pub use redis::{Redis, RedisClock, RedisProbe, RedisSettings, RedisTls};
 pub use reports::{DurableReport, Gauges, LeaseReport, LinkReport, NodeReport, StoreReport};
 pub use secret::Secret;
 pub use store::{
-    Answer, AnsweredBy, Charged, Part, ReceiptId, Settled, Settlement, SharedDocument,
-    SingleAnswer, Store, StoreHealth,
+    Answer, AnsweredBy, Charged, DocumentCopy, DocumentTag, Part, ReceiptId, Settled, Settlement,
+    SharedDocument, SingleAnswer, Store, StoreHealth,
 };

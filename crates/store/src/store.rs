@@ -191,20 +191,19 @@ pub trait SharedDocument {
     /// Whether the store keeps such a document.
     const SHARED: bool = false;
 
-    /// The document and its version; `None` if its version still is `known`. Version 0 means that there is no document.
+    /// The document; `None` if it still is the `known` one. Version 0 means that there is no document.
     fn document(
         &self,
-        _known: u64,
-    ) -> impl Future<Output = Result<Option<(u64, Vec<u8>)>, StoreError>> + Send {
+        _known: &DocumentTag,
+    ) -> impl Future<Output = Result<Option<DocumentCopy>, StoreError>> + Send {
         std::future::ready(Ok(None))
     }
 
-    /// Replaces the document by its next version, if it still has the version from which the new text was made (compare and
-    /// swap). `versions` are the old and the new version. Returns whether it was replaced.
+    /// Replaces the document, if it still is the `old` one (compare and swap). Returns whether it was replaced.
     fn replace_document(
         &self,
-        _versions: (u64, u64),
-        _text: &[u8],
+        _old: &DocumentTag,
+        _new: &DocumentCopy,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send {
         std::future::ready(Ok(false))
     }
@@ -221,6 +220,36 @@ pub trait SharedDocument {
     /// The texts that the other nodes have published.
     fn publications(&self) -> impl Future<Output = Result<Vec<Vec<u8>>, StoreError>> + Send {
         std::future::ready(Ok(vec![]))
+    }
+}
+
+/// The shared document, as the store has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DocumentCopy {
+    /// Its version.
+    pub version: u64,
+    /// The ids of this document and of those that it was made from, separated by blanks, in the form that the writer chose. Of an
+    /// earlier document if the writer did not know lineages.
+    pub lineage: String,
+    /// The document itself.
+    pub text: Vec<u8>,
+}
+
+/// Which document it is, for comparisons. There can be two of one version, because a failover can lose one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DocumentTag {
+    /// Its version.
+    pub version: u64,
+    /// The first id of its lineage.
+    pub id: String,
+}
+
+impl DocumentCopy {
+    /// The tag with which this document is replaced.
+    #[must_use]
+    pub fn tag(&self) -> DocumentTag {
+        let id = self.lineage.split(' ').next().unwrap_or_default();
+        DocumentTag { version: self.version, id: id.to_owned() }
     }
 }
 
@@ -343,16 +372,16 @@ impl<S: StoreHealth> StoreHealth for Arc<S> {
 impl<S: SharedDocument + Send + Sync> SharedDocument for Arc<S> {
     const SHARED: bool = S::SHARED;
 
-    async fn document(&self, known: u64) -> Result<Option<(u64, Vec<u8>)>, StoreError> {
+    async fn document(&self, known: &DocumentTag) -> Result<Option<DocumentCopy>, StoreError> {
         S::document(self, known).await
     }
 
     async fn replace_document(
         &self,
-        versions: (u64, u64),
-        text: &[u8],
+        old: &DocumentTag,
+        new: &DocumentCopy,
     ) -> Result<bool, StoreError> {
-        S::replace_document(self, versions, text).await
+        S::replace_document(self, old, new).await
     }
 
     async fn publish(&self, text: &[u8], keep: Duration) -> Result<(), StoreError> {

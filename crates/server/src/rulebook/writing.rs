@@ -2,12 +2,14 @@
 //! the file.
 
 use super::control_file::ControlFile;
+use super::other_nodes::{copy_of, tag_of};
 use super::{Rulebook, RulebookError, RulebookState};
 use crate::audit::{Actor, AuditEvent, ChainHead, Damage};
 use crate::backend::Backend;
-use crate::control::{Action, Change, Document, Event, Override, RefusedChange, Tier};
+use crate::control::{Action, Change, Document, Edition, Event, Override, RefusedChange, Tier};
 use serde_json::json;
 use std::io;
+use tidegate_store::DocumentTag;
 
 /// A change as a line of the audit log.
 pub(super) struct AuditLine<'a> {
@@ -33,14 +35,14 @@ impl<S: Backend> Rulebook<S> {
         expected: Option<u64>,
         line: &AuditLine<'_>,
     ) -> Result<Document, RulebookError> {
-        let version = self.document().version;
+        let old = tag_of(self.lock().control.edition());
         let mut action = self.lock().control.on_event(Event::Requested { change, expected });
         loop {
             let event = match action {
                 Action::Refuse(refused) => return Err(refused.into()),
-                Action::Install(document) => return Ok(document),
+                Action::Install(edition) => return Ok(edition.document),
                 // The state is not locked here: a thread that the store needs in order to answer may read it meanwhile.
-                Action::Write(document) => match self.keep(version, &document, line) {
+                Action::Write(edition) => match self.keep(&old, &edition, line) {
                     Ok(()) => Event::Written,
                     Err(why) => Event::NotWritten(why),
                 },
@@ -52,45 +54,45 @@ impl<S: Backend> Rulebook<S> {
     /// Writes a line of the audit log and then a document. If the document cannot be written, another line says so.
     fn keep(
         &self,
-        version: u64,
-        document: &Document,
+        old: &DocumentTag,
+        edition: &Edition,
         line: &AuditLine<'_>,
     ) -> Result<(), RefusedChange> {
-        self.noted(&mut self.lock(), document.version, line.event())
+        let version = edition.document.version;
+        self.noted(&mut self.lock(), version, line.event())
             .map_err(|_| RefusedChange::NotWritten)?;
-        self.keep_document(version, document).inspect_err(|why| {
-            let details = json!({ "abandoned": document.version, "why": why.to_string() });
+        self.keep_document(old, edition).inspect_err(|why| {
+            let details = json!({ "abandoned": version, "why": why.to_string() });
             let event = AuditEvent { what: "abandoned", details: &details, ..line.event() };
-            let _ = self.noted(&mut self.lock(), version, event);
+            let _ = self.noted(&mut self.lock(), old.version, event);
         })
     }
 
     /// Writes a document where it outlives the process: into the store, if that is shared, and into the file.
-    fn keep_document(&self, version: u64, document: &Document) -> Result<(), RefusedChange> {
+    fn keep_document(&self, old: &DocumentTag, edition: &Edition) -> Result<(), RefusedChange> {
         if S::SHARED {
-            self.share_document(version, document)?;
+            self.share_document(old, edition)?;
         }
         let head = self.lock().audit.head().clone();
-        self.write_file(document, head).or_else(|error| {
+        self.write_file(edition, head).or_else(|error| {
             not_written(&error);
             // A document that the store has accepted is in force.
             if S::SHARED { Ok(()) } else { Err(RefusedChange::NotWritten) }
         })
     }
 
-    /// Replaces the document in the store, if it still has this version (compare-and-swap).
-    fn share_document(&self, version: u64, document: &Document) -> Result<(), RefusedChange> {
-        let text = serde_json::to_vec(document).map_err(|error| {
+    /// Replaces the document in the store, if it still is the old one (compare-and-swap).
+    fn share_document(&self, old: &DocumentTag, edition: &Edition) -> Result<(), RefusedChange> {
+        let new = copy_of(edition).map_err(|error| {
             not_written(&error);
             RefusedChange::NotWritten
         })?;
-        let versions = (version, document.version);
-        let replaced = self.limiter.store().replace_document(versions, &text);
+        let replaced = self.limiter.store().replace_document(old, &new);
         match tokio::runtime::Handle::current().block_on(replaced) {
             Ok(true) => Ok(()),
             Ok(false) => {
                 // Another node has changed the document. This node gets that change within a second.
-                let (expected, version) = (version, version.saturating_add(1));
+                let (expected, version) = (old.version, old.version.saturating_add(1));
                 Err(RefusedChange::Stale { expected, version })
             }
             Err(error) => {
@@ -102,12 +104,12 @@ impl<S: Backend> Rulebook<S> {
 
     /// Writes the document in force and the end of the audit log into the control file.
     pub(super) fn save(&self, state: &RulebookState) -> io::Result<()> {
-        self.write_file(state.control.document(), state.audit.head().clone())
+        self.write_file(state.control.edition(), state.audit.head().clone())
     }
 
     /// Writes the control file. If that fails, `/ready` reports it until it succeeds.
-    fn write_file(&self, document: &Document, audit: ChainHead) -> io::Result<()> {
-        let kept = ControlFile { document: document.clone(), audit: Some(audit) };
+    fn write_file(&self, edition: &Edition, audit: ChainHead) -> io::Result<()> {
+        let kept = ControlFile { edition: edition.clone(), audit: Some(audit) };
         let written = kept.write(&self.control_file);
         let problem = written.as_ref().err();
         let problem = problem.map(|error| format!("control.json could not be written: {error}"));

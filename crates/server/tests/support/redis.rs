@@ -78,6 +78,25 @@ impl Redis {
         assert!(told, "{words:?}");
     }
 
+    /// What it answers to a command.
+    pub(crate) fn told(&self, words: &[&str]) -> String {
+        let socket = self.folder.join("socket");
+        let told = Command::new("redis-cli").arg("-s").arg(socket).args(words).output().unwrap();
+        String::from_utf8(told.stdout).unwrap().trim_end().to_owned()
+    }
+
+    /// A tidegate server that has ended, started again with its data and the policy of the last one that was started.
+    pub(crate) fn server_again(&self, server: Server, flags: &[&str]) -> Server {
+        let folder = server.folder.clone();
+        // The folder must not be removed with the server.
+        std::mem::forget(server);
+        let [secret, policy] = ["secret", "policy.yaml"].map(|name| self.folder.join(name));
+        let [secret, policy] = [secret, policy].map(|path| path.to_str().unwrap().to_owned());
+        let url = self.url();
+        let all = ["--store", &url, "--secret-file", &secret, "--policy", &policy];
+        Server::start_in(folder, &[&all, flags].concat())
+    }
+
     /// A tidegate server that counts in it. All of them have the same secret.
     pub(crate) fn server(&self, rules: &str, flags: &[&str]) -> Server {
         self.server_at(&self.url(), rules, flags)

@@ -2,22 +2,22 @@
 
 use super::{Redis, publications, shared_document};
 use crate::error::StoreError;
-use crate::store::SharedDocument;
+use crate::store::{DocumentCopy, DocumentTag, SharedDocument};
 use std::time::Duration;
 
 impl SharedDocument for Redis {
     const SHARED: bool = true;
 
-    async fn document(&self, known: u64) -> Result<Option<(u64, Vec<u8>)>, StoreError> {
+    async fn document(&self, known: &DocumentTag) -> Result<Option<DocumentCopy>, StoreError> {
         shared_document::read(&self.router, || self.deadline(), known).await
     }
 
     async fn replace_document(
         &self,
-        versions: (u64, u64),
-        text: &[u8],
+        old: &DocumentTag,
+        new: &DocumentCopy,
     ) -> Result<bool, StoreError> {
-        shared_document::replace(&self.router, self.deadline(), versions, text).await
+        shared_document::replace(&self.router, self.deadline(), old, new).await
     }
 
     async fn publish(&self, text: &[u8], keep: Duration) -> Result<(), StoreError> {

@@ -23,18 +23,21 @@ pub(super) const REGISTER_SHAPE: &str = include_str!("scripts/register.lua");
 /// Announces a node, and returns all nodes.
 pub(super) const ANNOUNCE_NODE: &str = include_str!("scripts/nodes.lua");
 
-/// Reads a piece of the shared document: its version, its length, and the bytes from `ARGV[2]` on, of which there are at most
-/// `ARGV[3]`. Returns nothing if the caller knows this version already.
+/// Reads a piece of the shared document: its version, its length, the bytes from `ARGV[2]` on, of which there are at most
+/// `ARGV[3]`, and its lineage. Returns nothing if it still is the document with this version and id (`ARGV[1]`, `ARGV[4]`).
 pub(super) const READ_DOCUMENT: &str = "
 local version = redis.call('HGET', KEYS[1], 'version') or '0'
-if version == ARGV[1] then return false end
+local lineage = redis.call('HGET', KEYS[1], 'lineage') or ''
+if version == ARGV[1] and string.match(lineage, '^[^ ]*') == ARGV[4] then return false end
 local text = redis.call('HGET', KEYS[1], 'text') or ''
-return { version, #text, string.sub(text, ARGV[2] + 1, ARGV[2] + ARGV[3]) }";
+return { version, #text, string.sub(text, ARGV[2] + 1, ARGV[2] + ARGV[3]), lineage }";
 
-/// Compare-and-set: writes the next version of the shared document if the current version is the expected one.
+/// Compare-and-set: replaces the shared document if it still is the one with this version and id (`ARGV[1]`, `ARGV[2]`).
 pub(super) const REPLACE_DOCUMENT: &str = "
+local lineage = redis.call('HGET', KEYS[1], 'lineage') or ''
 if (redis.call('HGET', KEYS[1], 'version') or '0') ~= ARGV[1] then return 0 end
-redis.call('HSET', KEYS[1], 'version', ARGV[2], 'text', ARGV[3])
+if string.match(lineage, '^[^ ]*') ~= ARGV[2] then return 0 end
+redis.call('HSET', KEYS[1], 'version', ARGV[3], 'text', ARGV[4], 'lineage', ARGV[5])
 return 1";
 
 /// Publishes a text (`ARGV[2]`) of a node (`ARGV[1]`) for `ARGV[3]` milliseconds.
