@@ -11,7 +11,7 @@
 //! - **Fixed windows never pass too much**: a request that sees more than the limit after adding is refused.
 //! - **Weighted windows and token buckets** pass too much only if clocks differ, or if a command of a refused request arrives after
 //!   its bucket has drained: by the cost of that request.
-//! - **Clocks of the nodes decide.** They are compared with those of the servers, and a difference is reported.
+//! - **Clocks of the nodes decide.** They are compared with each other, and a difference is reported ([`clocks`]).
 //! - **Counters can be lost** without a word: memcached is restarted, flushed, or evicts values when it is full. Then every limit may
 //!   pass once more. [`losses`] notices.
 //! - **A server that is down** keeps its keys; the rule says how they are decided meanwhile. What was granted is charged later.
@@ -22,6 +22,7 @@
 mod address;
 mod call;
 mod charges;
+mod clocks;
 mod connection;
 mod counters;
 mod decide;
@@ -29,6 +30,7 @@ mod losses;
 mod meta;
 mod placement;
 mod probe;
+mod receipts;
 mod refused_lately;
 mod server;
 mod settings;
@@ -39,12 +41,13 @@ pub use settings::MemcachedSettings;
 
 use crate::clock::Clock;
 use crate::error::StoreError;
-use crate::remote::{DebtCharger, DebtLedger, cost_of, keep, supervised, update_breaker};
+use crate::remote::{DebtCharger, DebtLedger, cost_of, keep, supervised, timers, update_breaker};
 use crate::reports::{LinkReport, StoreReport};
 use crate::secret::Secret;
 use crate::store::{
     Answer, Charged, Part, Settled, Settlement, SharedDocument, Store, StoreHealth,
 };
+use clocks::{ClockWatch, WallTime};
 use counters::CounterShape;
 use futures_util::future::join_all;
 use placement::Placement;
@@ -72,6 +75,9 @@ pub struct Memcached {
     placement: Arc<Placement>,
     shapes: Arc<CountedShapes>,
     refused: Arc<RefusedLately>,
+    /// Buckets that a wrong clock filled into the future.
+    far_ahead: Arc<RefusedLately>,
+    clocks: Arc<ClockWatch>,
     /// Costs that were granted without the store, to be charged later.
     debts: Arc<DebtLedger>,
     /// A random number that tells this process from others in the receipts of its charges.
@@ -83,20 +89,23 @@ pub struct Memcached {
 }
 
 struct Tasks {
-    keepers: Vec<JoinHandle<()>>,
+    /// The keepers of the connections, and the comparison of clocks.
+    running: Vec<JoinHandle<()>>,
     _charger: DebtCharger,
 }
 
 impl Drop for Tasks {
     fn drop(&mut self) {
-        for keeper in &self.keepers {
-            keeper.abort();
+        for task in &self.running {
+            task.abort();
         }
     }
 }
 
 /// The number of nodes if the settings do not say it: memcached cannot count them.
 const ASSUMED_NODES: u32 = 8;
+/// How long a bucket is known to be filled into the future after that was last seen.
+const FAR_AHEAD_SECONDS: u64 = 600;
 /// Plans of one call that are decided at the same time.
 const MAX_PARALLEL_PLANS: usize = 128;
 
@@ -133,7 +142,7 @@ impl Memcached {
         let context = Arc::new(MemcachedContext {
             settings: settings.clone(),
             verifier: format!("{:032x}", secret.verifier()),
-            clock,
+            wall: WallTime(clock),
             timer: Clock::system(),
             errors: Default::default(),
             losses: Default::default(),
@@ -158,7 +167,9 @@ impl Memcached {
             servers,
             placement,
             shapes: Arc::default(),
-            refused: Arc::new(RefusedLately::new()),
+            refused: Arc::new(RefusedLately::new(1)),
+            far_ahead: Arc::new(RefusedLately::new(FAR_AHEAD_SECONDS)),
+            clocks: Arc::default(),
             debts: Arc::default(),
             node_id: getrandom::u64().map_err(|error| StoreError::Broken(error.to_string()))?,
             next_receipt: Arc::default(),
@@ -171,8 +182,12 @@ impl Memcached {
             let server = Arc::clone(server);
             tokio::spawn(supervised(Arc::clone(restarts), move || keep(Arc::clone(&server))))
         };
-        let keepers = store.servers.iter().map(keeper).collect();
-        store.tasks = Some(Arc::new(Tasks { keepers, _charger: charger }));
+        let mut running: Vec<_> = store.servers.iter().map(keeper).collect();
+        let comparing = store.for_task();
+        let compare =
+            supervised(Arc::clone(restarts), move || comparing.for_task().compare_clocks());
+        running.push(tokio::spawn(compare));
+        store.tasks = Some(Arc::new(Tasks { running, _charger: charger }));
         Ok((store, first))
     }
 
@@ -196,7 +211,7 @@ impl Memcached {
                 "as exactly as the clocks of the nodes agree; once more after each loss of counters"
             }
             Some(CounterShape::Bucket { .. }) => {
-                "as exactly as the clocks of the nodes agree, and the cost of requests that were refused within a round trip before the bucket drained; it begins full after each edit and each loss of counters"
+                "as exactly as the clocks of the nodes agree, and the cost of requests that were refused within a round trip before the bucket drained; it begins full after each edit and each loss of counters, and while nodes with the limit before and after an edit run side by side, a key can use both"
             }
         })
     }
@@ -209,10 +224,25 @@ impl Memcached {
             placement: Arc::clone(&self.placement),
             shapes: Arc::clone(&self.shapes),
             refused: Arc::clone(&self.refused),
+            far_ahead: Arc::clone(&self.far_ahead),
+            clocks: Arc::clone(&self.clocks),
             debts: Arc::clone(&self.debts),
             node_id: self.node_id,
             next_receipt: Arc::clone(&self.next_receipt),
             tasks: None,
+        }
+    }
+
+    /// Compares the clock of this node with those of others, through the server that all of them choose; never returns.
+    async fn compare_clocks(self) {
+        loop {
+            timers::sleep(clocks::pause()).await;
+            let server = self.server_of(StateId(0)).and_then(MemcachedServer::connection);
+            if let Ok((connection, _)) = server {
+                // If that fails, the keeper of the connection notices it.
+                let (wall, timer) = (&self.context.wall, || self.now());
+                let _ = self.clocks.compare(&connection, self.node_id, wall, timer).await;
+            }
         }
     }
 
@@ -258,7 +288,7 @@ impl Store for Memcached {
 
     async fn charge(&self, takes: &[Take<'_>]) -> Result<Charged, StoreError> {
         let until = self.deadline_within(None);
-        let at = self.context.clock.now().steady;
+        let at = self.context.wall.now().steady;
         let mut charged = Charged { at, decisions: vec![], receipts: vec![] };
         for take in takes {
             let (decision, receipt) =
@@ -327,8 +357,9 @@ impl StoreHealth for Memcached {
         let complaint = |server: &Arc<MemcachedServer>| {
             Some(format!("{}: {}", server.name(), server.complaint()?))
         };
-        let complaints = self.servers.iter().filter_map(complaint).chain(self.debts.complaint());
-        let complaints: Vec<String> = complaints.collect();
+        let mut complaints: Vec<String> = self.servers.iter().filter_map(complaint).collect();
+        complaints.extend(self.debts.complaint());
+        complaints.extend(self.clocks.complaint(self.now()));
         (!complaints.is_empty()).then(|| complaints.join("; "))
     }
 

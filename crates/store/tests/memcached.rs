@@ -16,11 +16,13 @@ use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use support::dice::Dice;
-use support::memcached::{Server, connect, connect_with};
+use support::memcached::{Relay, Server, connect, connect_with};
 use support::{concurrency, memcached_twin as twin, timelines};
 use tidegate_core::{Algorithm, Align, Cost, Limit, Plan, Span, StateId, Take, Timestamp};
 use tidegate_store::testing::conformance;
-use tidegate_store::{Clock, Memcached, Secret, Store, StoreError};
+use tidegate_store::{
+    Clock, Memcached, Part, ReceiptId, Secret, Settled, Settlement, Store, StoreError, StoreHealth,
+};
 
 fn per_minute(amount: u64, algorithm: Algorithm) -> Limit {
     Limit::new(amount, Span::from_secs(60), algorithm).unwrap()
@@ -279,7 +281,200 @@ async fn a_drained_bucket_that_many_write_at_once_loses_nothing() {
 
 /// A connection executes its commands in order, so the reply to a look comes after what was taken back.
 async fn wait_for_what_is_taken_back(stores: &[Arc<Memcached>], limit: &Limit) {
+    wait_for_what_is_taken_back_of(stores, StateId(7 << 100), limit).await;
+}
+
+async fn wait_for_what_is_taken_back_of(stores: &[Arc<Memcached>], state: StateId, limit: &Limit) {
     for store in stores {
-        store.peek(&Plan::from(Take::new(StateId(7 << 100), limit, Cost::ONE))).await.unwrap();
+        store.peek(&Plan::from(Take::new(state, limit, Cost::ONE))).await.unwrap();
+    }
+}
+
+// === clocks that differ ===
+
+/// A node whose clock was ahead had left a window, and kept its counter for two seconds only: another node that was still in this
+/// window found it empty, and the limit passed once more.
+#[tokio::test]
+async fn a_window_is_kept_until_nodes_whose_clocks_are_ten_seconds_behind_have_left_it() {
+    let server = Server::start_frozen();
+    let end_of_minute = NOW / 60_000_000_000 * 60_000_000_000 + 59_999_999_999;
+    let store = server.store_by(Clock::manual(Timestamp::from_nanos(end_of_minute))).await;
+    for algorithm in [Algorithm::FIXED_WINDOW, Algorithm::SLIDING_WEIGHTED, Algorithm::TOKEN_BUCKET]
+    {
+        let limit = per_minute(1, algorithm);
+        assert!(take(&store, 1 << 100, &limit, 1).await);
+        let kept = server.kept();
+        let (key, seconds) = kept.iter().min_by_key(|(_, seconds)| seconds).unwrap();
+        assert!(*seconds >= 10, "{}: {key} for {seconds} s", algorithm.name());
+        server.command("flush_all");
+    }
+}
+
+/// The clock of a node was an hour fast when the node started, and was corrected. The buckets to which it had added were full for
+/// that hour, because every refused request prolonged their lives.
+#[tokio::test]
+async fn a_bucket_that_a_wrong_clock_filled_into_the_future_is_forgotten_when_it_would_have_drained()
+ {
+    let server = Server::start_frozen();
+    let hour = 3_600_000_000_000;
+    let clock = Clock::manual(Timestamp::from_nanos(NOW + hour));
+    let store = server.store_by(clock.clone()).await;
+    let limit = per_minute(60, Algorithm::TOKEN_BUCKET);
+    for _ in 0..30 {
+        assert!(take(&store, 1 << 100, &limit, 1).await);
+    }
+    let counter = |(key, _): &(String, u64)| !key.starts_with("tgr");
+    let [(key, seconds)] = &server.kept().into_iter().filter(counter).collect::<Vec<_>>()[..]
+    else {
+        panic!("one bucket")
+    };
+    assert!((60..=140).contains(seconds), "{seconds}");
+    clock.set(Timestamp::from_nanos(NOW));
+    assert!(!take(&store, 1 << 100, &limit, 1).await);
+    // Half of its time is over.
+    assert_eq!(server.command(&format!("mg {key} T30")), "HD");
+    for _ in 0..100 {
+        assert!(!take(&store, 1 << 100, &limit, 1).await);
+    }
+    assert_eq!(server.command(&format!("mg {key} t")), "HD t30");
+    server.command(&format!("md {key}"));
+    assert!(take(&store, 1 << 100, &limit, 60).await);
+    assert!(!take(&store, 1 << 100, &limit, 1).await);
+}
+
+/// Nodes were compared with memcached, which has whole seconds: nodes that agreed were reported, and nodes two seconds apart were
+/// not.
+#[tokio::test]
+async fn clocks_that_differ_by_a_second_are_reported_on_both_nodes() {
+    let server = Server::start(&[]);
+    let at = |millis: u64| Clock::manual(Timestamp::from_nanos(NOW + millis * 1_000_000));
+    let behind = server.store_by(at(0)).await;
+    let like_it = server.store_by(at(300)).await;
+    let ahead = server.store_by(at(1_300)).await;
+    for (store, expected) in [
+        (&behind, "the clock of another node is ahead of that of this node by 1.3 s or more"),
+        (&like_it, "the clock of another node is ahead of that of this node by 1.0 s or more"),
+        (&ahead, "the clock of this node is ahead of that of another node by 1.3 s or more"),
+    ] {
+        for _ in 0.. {
+            if store.complaint().as_deref() == Some(expected) {
+                break;
+            }
+            // A server that answers lets time pass.
+            store
+                .peek(&Plan::from(Take::new(
+                    StateId(1),
+                    &per_minute(1, Algorithm::FIXED_WINDOW),
+                    Cost::ONE,
+                )))
+                .await
+                .unwrap();
+        }
+    }
+}
+
+// === receipts ===
+
+/// Presents a receipt until the store answers.
+async fn settled(store: &Memcached, settlement: &Settlement<'_>) -> Settled {
+    loop {
+        match store.give_back(settlement).await {
+            Ok(settled) => return settled,
+            // The connection ended, and the next one is not there yet.
+            Err(StoreError::Unavailable(_)) => tokio::task::yield_now().await,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+async fn in_use(store: &Memcached, id: u128, limit: &Limit) -> u64 {
+    let plan = Plan::from(Take::new(StateId(id), limit, Cost::default()));
+    limit.capacity() - store.peek(&plan).await.unwrap()[0].remaining
+}
+
+/// A receipt was marked before it was given back. If the reply to the mark was lost, the caller presented the receipt again, was told
+/// that it had been settled, and got nothing back: 28 of 100. Whichever reply is lost, it is given back, once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receipt_is_given_back_once_whichever_reply_is_lost() {
+    let server = Server::start_frozen();
+    let relay = Relay::before(&server);
+    let url = format!("memcached://{}", relay.address);
+    let store = connect(&url, Clock::manual(Timestamp::from_nanos(NOW))).await.unwrap();
+    let until = Timestamp::from_nanos(NOW + 60_000_000_000);
+    for (which, limit) in (1_u128..).zip(&hourly(100)) {
+        let state = which << 100;
+        assert!(take(&store, state, limit, 10).await);
+        for lost in 1..=5_u32 {
+            let plan = Plan::from(Take::new(StateId(state), limit, Cost::new(5)));
+            let receipt = store.take_one(&plan).await.unwrap().done.receipts[0].unwrap();
+            let parts = [Part { state: StateId(state), limit, receipt }];
+            let id = ReceiptId((which << 8) + u128::from(lost));
+            let settlement = Settlement { id, until, parts: &parts };
+            relay.lose(lost);
+            let first = settled(&store, &settlement).await;
+            // A look, the plan, another look, and the plan is executed. Then nothing more is lost.
+            let expected = match lost {
+                1..=3 => (Settled::Done, true),
+                4 => (Settled::Already, true),
+                _ => (Settled::Done, false),
+            };
+            assert_eq!((first, relay.has_lost()), expected, "{lost}");
+            assert_eq!(settled(&store, &settlement).await, Settled::Already);
+            assert_eq!(
+                in_use(&store, state, limit).await,
+                10,
+                "{} {lost}",
+                limit.algorithm().name()
+            );
+        }
+    }
+}
+
+/// Four nodes present the same receipts at the same time, and others take from the same counter. Each is given back once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn receipts_that_many_nodes_present_are_given_back_once() {
+    const RECEIPTS: u64 = 40;
+    let server = Server::start_frozen();
+    let until = Timestamp::from_nanos(NOW + 60_000_000_000);
+    let mut stores = Vec::new();
+    for _ in 0..4 {
+        let clock = Clock::manual(Timestamp::from_nanos(NOW));
+        stores.push(Arc::new(server.store_by(clock).await));
+    }
+    for (which, limit) in (1_u128..).zip(hourly(1_000)) {
+        let state = StateId(which << 100);
+        let mut receipts = Vec::new();
+        for _ in 0..RECEIPTS {
+            let plan = Plan::from(Take::new(state, &limit, Cost::new(5)));
+            receipts.push(stores[0].take_one(&plan).await.unwrap().done.receipts[0].unwrap());
+        }
+        let (limit, receipts) = (Arc::new(limit), Arc::new(receipts));
+        let tasks = stores.iter().map(|store| {
+            let (store, limit, receipts) =
+                (Arc::clone(store), Arc::clone(&limit), Arc::clone(&receipts));
+            tokio::spawn(async move {
+                for (number, receipt) in (0_u128..).zip(receipts.iter()) {
+                    let parts = [Part { state, limit: &limit, receipt: *receipt }];
+                    let id = ReceiptId((which << 8) + number);
+                    let settlement = Settlement { id, until, parts: &parts };
+                    let settling = async {
+                        // A caller that meets too many others at one receipt is told so, and comes again.
+                        while store.give_back(&settlement).await.is_err() {}
+                    };
+                    tokio::join!(settling, take(&store, state.0, &limit, 1));
+                }
+            })
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            task.await.unwrap();
+        }
+        wait_for_what_is_taken_back_of(&stores, state, &limit).await;
+        let taken = 4 * RECEIPTS;
+        assert_eq!(
+            in_use(&stores[0], state.0, &limit).await,
+            taken,
+            "{}",
+            limit.algorithm().name()
+        );
     }
 }

@@ -77,13 +77,23 @@ impl MetaConnection {
     /// Sends a command. The reply is awaited with [`MetaConnection::reply`]; dropping the receiver takes nothing back.
     pub(super) fn send(&self, command: &Command) -> Result<oneshot::Receiver<Reply>, StoreError> {
         let (caller, reply) = oneshot::channel();
-        self.0.line.queue(command, Some(caller))?;
+        self.0.line.queue([(command, Some(caller))])?;
         Ok(reply)
+    }
+
+    /// Sends two commands in one write, so that no connection ends between them.
+    pub(super) fn send_both(
+        &self,
+        [first, second]: [&Command; 2],
+    ) -> Result<[oneshot::Receiver<Reply>; 2], StoreError> {
+        let ((one, first_reply), (two, second_reply)) = (oneshot::channel(), oneshot::channel());
+        self.0.line.queue([(first, Some(one)), (second, Some(two))])?;
+        Ok([first_reply, second_reply])
     }
 
     /// Sends a command, and drops its reply. The server executes it after all commands that were sent before.
     pub(super) fn send_only(&self, command: &Command) -> Result<(), StoreError> {
-        self.0.line.queue(command, None)
+        self.0.line.queue([(command, None)])
     }
 
     /// Waits for a reply.
@@ -104,17 +114,19 @@ impl Drop for RunningConnection {
 }
 
 impl CommandLine {
-    fn queue(&self, command: &Command, caller: Caller) -> Result<(), StoreError> {
+    fn queue<const N: usize>(&self, commands: [(&Command, Caller); N]) -> Result<(), StoreError> {
         let mut queue = lock(&self.queue);
         if queue.ended.is_some() {
             return Err(queue.why_ended());
         }
-        if queue.callers.len() >= self.bound {
+        if queue.callers.len().saturating_add(N) > self.bound {
             return Err(StoreError::Overloaded);
         }
         let is_first = queue.bytes.is_empty();
-        queue.bytes.extend_from_slice(command);
-        queue.callers.push_back(caller);
+        for (command, caller) in commands {
+            queue.bytes.extend_from_slice(command);
+            queue.callers.push_back(caller);
+        }
         drop(queue);
         if is_first {
             self.wake_writer.notify_one();

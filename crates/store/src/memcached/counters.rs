@@ -46,8 +46,19 @@ pub(super) struct Reading {
     pub(super) before: u64,
 }
 
-/// Values are kept for longer than they count: a time to live counts in whole seconds, and clocks differ.
-const KEPT_LONGER: u64 = 2;
+/// Which part of a receipt it is, in whatever order they are presented.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PartName {
+    pub(super) state: StateId,
+    /// How many parts of the same state are before it.
+    pub(super) before: usize,
+}
+
+/// Clocks of nodes may differ by this much, and no node forgets what another one still counts.
+const TOLERATED_SECONDS: u64 = 10;
+/// Values are kept for longer than they count by the clock of the node that added last: a time to live counts in whole seconds, and
+/// another node may still be in the window when that one has left it.
+const KEPT_LONGER: u64 = 2 + TOLERATED_SECONDS;
 /// The letter of buckets whose tokens come back together.
 const INTERVAL: u8 = b'i';
 const NANOS: u64 = 1_000_000_000;
@@ -110,10 +121,7 @@ impl CounterShape {
     /// The key of a window, or of a bucket.
     pub(super) fn key(self, state: StateId, window: u64) -> KeyText {
         let mut key = KeyText::from_slice(b"tg");
-        let StateId(id) = state;
-        for place in (0..16_u32).rev() {
-            key.push(digit(id >> (place.saturating_mul(6))));
-        }
+        push_state(&mut key, state);
         match self {
             Self::Window { period } => push(&mut key, b'f', period, window),
             Self::Calendar => {
@@ -146,6 +154,12 @@ impl CounterShape {
             Self::Bucket { .. } => vec![0],
         };
         windows.into_iter().map(|window| self.key(state, window)).collect()
+    }
+}
+
+fn push_state(key: &mut KeyText, StateId(id): StateId) {
+    for place in (0..16_u32).rev() {
+        key.push(digit(id >> (place.saturating_mul(6))));
     }
 }
 
@@ -216,6 +230,18 @@ impl Counter {
     /// of the past, and what is added to it may still be in the past.
     pub(super) fn is_current(&self, found: Reading) -> bool {
         found.value >= self.empty()
+    }
+
+    /// Whether a bucket is filled further into the future than by all that it can have in use and the difference between clocks that
+    /// agree: a node with a wrong clock added to it, or many callers add at this moment and will take it back.
+    pub(super) fn is_far_ahead(&self, limit: &Limit, found: Reading) -> bool {
+        let CounterShape::Bucket { period, .. } = self.shape else { return false };
+        let per_period = limit.ticks().map_or(1, |ticks| ticks.per_period);
+        let tolerated = u128::from(TOLERATED_SECONDS.saturating_mul(NANOS));
+        let tolerated = tolerated.saturating_mul(u128::from(per_period));
+        let tolerated = tolerated.checked_div(u128::from(period)).unwrap_or(0);
+        let most = u128::from(self.empty()).saturating_add(u128::from(limit.deepest()));
+        u128::from(found.value) > most.saturating_add(tolerated)
     }
 
     /// The limit as which the count of a window is read, if it is more than this limit can have in use: it was counted under a
@@ -343,11 +369,18 @@ pub(super) fn receipt_seconds(left: Span) -> u64 {
     left.as_nanos().div_ceil(NANOS).saturating_add(KEPT_LONGER)
 }
 
-/// The key of a receipt.
-pub(super) fn receipt_key(id: u128) -> KeyText {
+/// The key of a receipt, and of its part for this state.
+pub(super) fn receipt_key(id: u128, part: Option<PartName>) -> KeyText {
     let mut key = KeyText::from_slice(b"tgr");
     for place in (0..22_u32).rev() {
         key.push(digit(id >> (place.saturating_mul(6))));
+    }
+    if let Some(PartName { state, before }) = part {
+        push_state(&mut key, state);
+        if before > 0 {
+            key.push(b'.');
+            push_number(&mut key, u64::try_from(before).unwrap_or(u64::MAX));
+        }
     }
     key
 }

@@ -6,10 +6,16 @@
 //!     it counts less or nothing      ──► `ma key MD D<rest>`, in the background
 //!     the bucket had drained         ──► a second command makes it count: an addition, or compare and swap
 //!   a key that was refused a moment ago: `mg key v` first, and nothing is added if that is enough to refuse
+//!   a bucket that is filled far into the future: the same, for ten minutes
 //! ```
 //!
 //! All takes of a plan are added at the same time, and taken back together. What is added is in use until it is taken back: other
 //! callers may be refused too early meanwhile, but never pass too early.
+//!
+//! **A bucket far ahead.** A node whose clock is an hour fast fills buckets an hour into the future, and they stay full for that hour
+//! when its clock has been corrected. But memcached forgets a bucket to which nothing is added when its time to live ends: a little
+//! later than the fullest bucket can take to drain. So nothing is added to a bucket that is further ahead than it can be by right. It is not lowered:
+//! a node that is behind would lower the buckets of all others.
 //!
 //! **A drained bucket.** Its value is the tick at which nothing will be in use any more. When that tick has passed, an addition moves a
 //! tick of the past, and counts less than the weight or nothing. Let the found value be `v`, the weight `w`, and `v < now`:
@@ -80,33 +86,45 @@ impl Memcached {
 
     async fn try_to_decide(&self, plan: &Plan<'_>, until: Timestamp) -> Result<Answer, Failed> {
         for _ in 0..MAX_TRIES {
-            let now = self.context.clock.now();
+            let now = self.context.wall.now();
             let attempts = self.attempts(plan.takes(), now)?;
             self.check_servers(&attempts)?;
             let answer = |done| Answer { at: now.steady, done, by: AnsweredBy::Store };
-            if plan.takes().iter().any(|take| self.refused.contains(take.state, now.steady)) {
+            if plan.takes().iter().any(|take| self.looks_first(take.state)) {
                 let found = self.visit(&attempts, VisitKind::Look, until).await?;
                 let (done, _) = judge(plan, now, &attempts, &found);
                 let is_free = |take: &Take<'_>| take.refused == RejectedCost::Free;
                 if !done.passes && plan.takes().iter().all(is_free) {
-                    self.note_refusals(plan, &done, now);
+                    self.note_refusals(&attempts, &found, &done);
                     return Ok(answer(done));
                 }
             }
             let found = self.visit(&attempts, VisitKind::Add, until).await?;
             let (done, effects) = judge(plan, now, &attempts, &found);
             if self.settle(&attempts, &found, &effects, until).await? {
-                self.note_refusals(plan, &done, now);
+                self.note_refusals(&attempts, &found, &done);
                 return Ok(answer(done));
             }
         }
         Err(contended())
     }
 
-    fn note_refusals(&self, plan: &Plan<'_>, done: &PlanOutcome, now: Now) {
-        for (take, decision) in plan.takes().iter().zip(&done.decisions) {
+    /// Whether a state is looked at before anything is added to it.
+    fn looks_first(&self, state: StateId) -> bool {
+        let now = self.now();
+        self.refused.contains(state, now) || self.far_ahead.contains(state, now)
+    }
+
+    fn note_refusals(&self, attempts: &[Attempt<'_>], found: &[VisitReply], done: &PlanOutcome) {
+        let now = self.now();
+        for ((attempt, found), decision) in attempts.iter().zip(found).zip(&done.decisions) {
+            let Take { state, limit, .. } = attempt.take;
             if matches!(decision.outcome, Outcome::Deny(_)) {
-                self.refused.note(take.state, now.steady);
+                self.refused.note(state, now);
+            }
+            let counter = attempt.counter.as_ref();
+            if counter.is_some_and(|counter| counter.is_far_ahead(limit, found.reading)) {
+                self.far_ahead.note(state, now);
             }
         }
     }
@@ -117,7 +135,7 @@ impl Memcached {
         plan: &Plan<'_>,
         until: Timestamp,
     ) -> Result<Vec<Decision>, Failed> {
-        let now = self.context.clock.now();
+        let now = self.context.wall.now();
         let attempts = self.attempts(plan.takes(), now)?;
         let found = self.visit(&attempts, VisitKind::Look, until).await?;
         let decide = |(attempt, found): (&Attempt<'_>, &VisitReply)| {

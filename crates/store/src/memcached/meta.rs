@@ -4,8 +4,11 @@
 //! |---|---|---|
 //! | `ma key N60 J5 D5 T60 v c` | add 5, or begin with 5 | `VA 1 c7` and the new value |
 //! | `ma key MD D5` | subtract 5, not below 0 | `HD`, or `NF` if there is none |
+//! | `ma key D5` | add 5, if there is a value | `HD`, or `NF` |
+//! | `ma key C7 MD D5` | subtract, if nothing has changed since `c7` | `HD`, or `EX` or `NF` |
 //! | `mg key v c` | read | `VA 1 c7` and the value, or `EN` |
 //! | `ms key 2 C7 T60` and a value | replace, if nothing has changed since `c7` (compare and swap) | `HD`, or `EX` or `NF` |
+//! | `ms key 2 T60` and a value | write | `HD` |
 //! | `ms key 2 ME T60` and a value | write, if there is none | `HD`, or `NS` |
 //! | `md key` | delete | `HD`, or `NF` |
 //!
@@ -63,6 +66,21 @@ pub(super) fn subtract(key: &[u8], weight: u64) -> Command {
     end(command, b"")
 }
 
+/// Subtracts if nothing has changed since the value had this number.
+pub(super) fn subtract_from(key: &[u8], weight: u64, cas: u64) -> Command {
+    let mut command = begin(b"ma ", key);
+    push(&mut command, b" C", cas);
+    push(&mut command, b" MD D", weight);
+    end(command, b"")
+}
+
+/// Adds to a value, if it still exists, and leaves its time to live as it is.
+pub(super) fn put_back(key: &[u8], weight: u64) -> Command {
+    let mut command = begin(b"ma ", key);
+    push(&mut command, b" D", weight);
+    end(command, b"")
+}
+
 pub(super) fn get(key: &[u8]) -> Command {
     end(begin(b"mg ", key), b" v c")
 }
@@ -70,14 +88,18 @@ pub(super) fn get(key: &[u8]) -> Command {
 pub(super) fn swap(key: &[u8], value: u64, cas: u64, ttl: Ttl) -> Command {
     let mut digits = itoa::Buffer::new();
     let mode = begin(b" C", digits.format(cas).as_bytes());
-    set(key, &mode, itoa::Buffer::new().format(value), ttl)
+    write(key, &mode, itoa::Buffer::new().format(value), ttl)
+}
+
+pub(super) fn set(key: &[u8], value: &str, ttl: Ttl) -> Command {
+    write(key, b"", value, ttl)
 }
 
 pub(super) fn set_if_absent(key: &[u8], value: &str, ttl: Ttl) -> Command {
-    set(key, b" ME", value, ttl)
+    write(key, b" ME", value, ttl)
 }
 
-fn set(key: &[u8], mode: &[u8], value: &str, Ttl(ttl): Ttl) -> Command {
+fn write(key: &[u8], mode: &[u8], value: &str, Ttl(ttl): Ttl) -> Command {
     let mut command = begin(b"ms ", key);
     push(&mut command, b" ", value.len().try_into().unwrap_or(u64::MAX));
     command.extend_from_slice(mode);
@@ -258,6 +280,9 @@ mod tests {
         let text = |command: Command| String::from_utf8(command).unwrap();
         assert_eq!(text(add(key, 5, 7, Ttl(60))), "ma tg0f.1 N60 J7 D5 T60 v c\r\n");
         assert_eq!(text(subtract(key, 5)), "ma tg0f.1 MD D5\r\n");
+        assert_eq!(text(subtract_from(key, 5, 99)), "ma tg0f.1 C99 MD D5\r\n");
+        assert_eq!(text(put_back(key, 5)), "ma tg0f.1 D5\r\n");
+        assert_eq!(text(set(key, "abc", Ttl(9))), "ms tg0f.1 3 T9\r\nabc\r\n");
         assert_eq!(text(swap(key, 12, 99, Ttl(60))), "ms tg0f.1 2 C99 T60\r\n12\r\n");
         assert_eq!(text(set_if_absent(key, "abc", Ttl(0))), "ms tg0f.1 3 ME T0\r\nabc\r\n");
     }

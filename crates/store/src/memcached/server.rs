@@ -6,6 +6,7 @@
 //! ```
 
 use super::address::HostPort;
+use super::clocks::WallTime;
 use super::connection::MetaConnection;
 use super::losses::{LossCounts, LossWatch, Vitals};
 use super::meta::{self, Command, Reply, Ttl};
@@ -24,7 +25,7 @@ pub(super) struct MemcachedContext {
     /// Hash of the secret. A server must hold this value or none: the states of two secrets never mix.
     pub(super) verifier: String,
     /// The clock by which limits are decided.
-    pub(super) clock: Clock,
+    pub(super) wall: WallTime,
     /// The clock by which callers wait.
     pub(super) timer: Clock,
     pub(super) errors: ErrorCounts,
@@ -49,8 +50,6 @@ pub(super) struct Failed(pub(super) ErrorClass, pub(super) StoreError);
 pub(super) const VERIFIER_KEY: &[u8] = b"tg:verifier";
 const CANARY_KEY: &[u8] = b"tg:canary";
 const PROBE_KEY: &[u8] = b"tg:probe";
-/// A clock that differs by more than this from a server's is reported; the server tells whole seconds.
-const MOST_SKEW_SECONDS: u64 = 2;
 pub(super) const WITHOUT_SWAP: &str =
     "it was started with -C, which switches off compare and swap; start it without";
 /// Longer error texts of a server are cut.
@@ -74,20 +73,10 @@ impl MemcachedServer {
         self.gate.complaint()
     }
 
-    /// What an operator should know of the server: it is down, has lost counters, or has another time.
+    /// What an operator should know of the server: it is down, or has lost counters.
     pub(super) fn complaint(&self) -> Option<String> {
-        let skewed = || {
-            let skew = self.skew().filter(|skew| *skew > MOST_SKEW_SECONDS)?;
-            Some(format!("its clock and that of this node differ by {skew} s"))
-        };
         let lost = || self.watch.complaint(self.gate.now()).map(str::to_owned);
-        self.down().or_else(lost).or_else(skewed)
-    }
-
-    /// The difference between the clock of this node and that of the server at the last look, which was less than a second ago.
-    fn skew(&self) -> Option<u64> {
-        let node = self.context.clock.now().calendar.as_nanos() / 1_000_000_000;
-        Some(self.watch.server_time()?.abs_diff(node))
+        self.down().or_else(lost)
     }
 
     /// How long a value is kept.
