@@ -28,6 +28,7 @@ mod canary;
 mod command_error;
 mod connection;
 mod context;
+mod dataset;
 mod debts;
 mod denial_cache;
 mod documents;

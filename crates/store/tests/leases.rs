@@ -32,6 +32,18 @@ async fn node(server: &Server) -> Redis {
     Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap()
 }
 
+/// The same with long timeouts, for a test that ends connections itself.
+async fn patient_node(server: &Server) -> Redis {
+    let patience = Span::from_secs(30);
+    let settings = RedisSettings {
+        timeout: patience,
+        connect_timeout: patience,
+        nodes: Some(2),
+        ..RedisSettings::new(&server.url())
+    };
+    Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap()
+}
+
 fn leased(state: u128, limit: &Limit) -> Take<'_> {
     Take { freshness: Freshness::Lease(&TERMS), ..Take::new(StateId(state), limit, Cost::ONE) }
 }
@@ -114,6 +126,41 @@ async fn what_is_not_spent_is_given_back_when_a_node_shuts_down() {
         assert_eq!(held, 0);
         assert!(spent > 0 && returned > 0);
         assert!(granted.abs_diff(spent + returned + drained + lost) <= 2, "rounded for each lease");
+    }
+}
+
+/// Each connection that ended burnt what its node held: after thirty, a quarter of a limit per day was gone without being used. As long
+/// as it is the same process with the same data, what is held still counts there, and is spent. After a restart it may not count
+/// any more, and is not spent.
+#[tokio::test]
+async fn what_is_held_survives_the_end_of_a_connection_and_not_that_of_the_server() {
+    for engine in ENGINES {
+        let mut server = Server::start(engine);
+        let node = patient_node(&server).await;
+        let limit = Limit::new(1_000_000, LONG, Algorithm::FIXED_WINDOW).unwrap();
+        let leased = leased(1, &limit);
+        for ended in 1..=10 {
+            until_leased(&node, leased).await;
+            let mut killer = server.connection().await;
+            let kill = ["KILL", "TYPE", "normal", "SKIPME", "yes"];
+            let killed: i64 =
+                redis::cmd("CLIENT").arg(&kill).query_async(&mut killer).await.unwrap();
+            assert!(killed >= 1);
+            until_connected_again(&node, leased).await;
+            assert_eq!(report(&node).lost, 0, "{engine}: after {ended} connections");
+        }
+        until_leased(&node, leased).await;
+        server.restart(engine);
+        until_connected_again(&node, leased).await;
+        assert_eq!(take(&node, leased).await.1, AnsweredBy::Store, "{engine}");
+    }
+}
+
+/// Returns when the store answers. The old connection has ended, so it does that over a new one.
+async fn until_connected_again(node: &Redis, leased: Take<'_>) {
+    let plan = Plan::from(leased);
+    while node.peek(&plan).await.is_err() {
+        look_again().await;
     }
 }
 

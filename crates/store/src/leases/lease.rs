@@ -70,7 +70,7 @@ pub(crate) struct LeaseMoment {
     pub(crate) local: Timestamp,
     /// How many nodes share the store.
     pub(crate) nodes: u32,
-    /// Changes with every new connection and every slot that changes its owner. What was granted before may not be counted in the
+    /// Changes with every new connection to other data and every slot that changes its owner. What was granted before may not be counted in the
     /// store any more, and what is known about its clock may be wrong.
     pub(crate) epoch: u64,
 }
@@ -413,7 +413,7 @@ impl Lease {
         (weight > 0).then(|| LeaseAction::GiveBack(Arc::clone(&self.limit), slices))
     }
 
-    /// Loses what was granted by an earlier connection: perhaps the store does not count it any more.
+    /// Loses what was granted in an earlier epoch: perhaps the store does not count it any more.
     fn check_epoch(&mut self, now: &LeaseMoment) {
         if self.epoch != now.epoch {
             self.lose();

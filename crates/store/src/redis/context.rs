@@ -21,7 +21,7 @@ pub(super) struct StoreContext {
     pub(super) error_counts: ErrorCounts,
     /// Notified when a server turned out to be other than the topology says: the topology is refreshed now.
     pub(super) topology_stale: Notify,
-    /// How often a connection was opened, or a slot changed its owner; see [`LeaseMoment`](crate::leases::LeaseMoment). Release and
+    /// How often a connection to other data was opened, or a slot changed its owner; see [`LeaseMoment`](crate::leases::LeaseMoment). Release and
     /// Acquire: who uses a new connection sees its epoch.
     pub(super) epoch: AtomicU64,
     /// How often a background task panicked and was restarted. Relaxed: for metrics.
@@ -47,7 +47,7 @@ impl StoreContext {
         }
     }
 
-    /// From now on, what was known of the servers may be wrong: a connection is new, or a slot has another owner.
+    /// From now on, what was known of the servers may be wrong: a connection leads to other data, or a slot has another owner.
     pub(super) fn begin_epoch(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }

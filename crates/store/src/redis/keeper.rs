@@ -1,12 +1,13 @@
 //! What the [keeper](crate::remote) of a connection does on Redis.
 //!
 //! ```text
-//!   no connection ──► connect ──► compare the secret's verifier ──┐
-//!   connection ─────► restore the verifier if it is lost ─────────┴──► ROLE ──► canary ──► breaker closed
+//!   no connection ──► connect ──► compare the secret's verifier ──► the same data as before? ──┐
+//!   connection ─────► restore the verifier if it is lost ──────────────────────────────────────┴──► ROLE ──► canary ──► breaker closed
 //! ```
 
 use super::command_error::CommandError;
 use super::connection::{Connection, Message, is_replica};
+use super::dataset::Dataset;
 use super::link_state::LinkCore;
 use super::old_libraries::LOOK_INTERVAL;
 use super::script::{ScriptCall, ScriptHints, ScriptReply, ScriptTimes};
@@ -59,7 +60,9 @@ impl Server for LinkCore {
     }
 
     fn connected(&self) {
-        self.context.begin_epoch();
+        if !self.datasets.is_the_same() {
+            self.context.begin_epoch();
+        }
     }
 
     fn failed(&self) {
@@ -85,6 +88,10 @@ impl LinkCore {
         let compared = self.compare_verifier(&connection);
         let compared = tokio::time::timeout(timeout.into(), compared).await;
         self.accept_redirect(compared.unwrap_or(Err(CommandError::timed_out(timeout))))?;
+        let info = ::redis::cmd("INFO");
+        let info = self.query::<String>(&connection, &info);
+        let info = tokio::time::timeout(timeout.into(), info).await;
+        self.datasets.opened(info.ok().and_then(Result::ok).and_then(|info| Dataset::read(&info)));
         Ok(connection)
     }
 

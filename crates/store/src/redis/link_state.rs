@@ -3,6 +3,7 @@
 use super::command_error::CommandError;
 use super::connection::{Connection, Host};
 use super::context::StoreContext;
+use super::dataset::DatasetWatch;
 use super::lanes::Lanes;
 use super::library::{self, ProgramKind};
 use super::script::{self, ScriptReply, ScriptTimes};
@@ -22,6 +23,8 @@ pub(super) struct LinkCore {
     pub(super) host: Host,
     pub(super) context: Arc<StoreContext>,
     pub(super) server_clock: ServerClock,
+    /// Whether a new connection leads to the data of the one before.
+    pub(super) datasets: DatasetWatch,
     /// The state on which the keeper runs its canary calls, which probe the server with the real script; `None` on a server that
     /// owns no slot of our keys. Such a server is probed with PING. Locked to look or to replace, never across an await.
     pub(super) canary: Mutex<Option<StateId>>,
@@ -55,6 +58,7 @@ impl LinkCore {
             host,
             context: Arc::clone(context),
             server_clock: ServerClock::default(),
+            datasets: DatasetWatch::default(),
             canary: Mutex::new(canary),
             looked_for_libraries: Mutex::new(None),
             loading: tokio::sync::Mutex::new(()),

@@ -73,6 +73,17 @@ impl Server {
         }
     }
 
+    /// Kills the process with all its data, and starts another one in its place.
+    pub(crate) fn restart(&mut self, engine: &str) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(self.folder.join("socket"));
+        let mut next = Self::start_by(Command::new(binary(engine)), engine, self.folder.clone());
+        std::mem::swap(&mut self.child, &mut next.child);
+        // The folder stays, and the old process has ended.
+        std::mem::forget(next);
+    }
+
     /// A store on this server.
     pub(crate) async fn store(&self) -> Redis {
         Redis::connect(&settings::redis(&self.url()), &Secret::new([7; 32])).await.unwrap()
