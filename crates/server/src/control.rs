@@ -17,7 +17,7 @@ pub(crate) use change::{Change, RefusedChange, SwitchChange};
 #[cfg(test)]
 pub(crate) use document::RuleSwitch;
 pub(crate) use document::{Document, Override, Tier, Uploaded};
-pub(crate) use lineage::{Lineage, Standing};
+pub(crate) use lineage::{DocumentStanding, Lineage};
 pub(crate) use note::{ChangeNote, expiry_ms, reason};
 
 /// A document and those from which it was made.

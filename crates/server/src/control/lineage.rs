@@ -42,7 +42,7 @@ pub(crate) struct Lineage(Vec<DocumentId>);
 
 /// What a node does about the document that the store has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum DocumentStanding {
     /// Nothing: it is the document of this node.
     Same,
     /// Put it in force: it is newer.
@@ -90,11 +90,11 @@ impl Lineage {
     }
 
     /// What to do about `theirs`, the document of the store, on a node whose document has this lineage.
-    pub(crate) fn standing(&self, theirs: &Self) -> Standing {
+    pub(crate) fn standing(&self, theirs: &Self) -> DocumentStanding {
         let newer = match self.version().cmp(&theirs.version()) {
-            std::cmp::Ordering::Less => Standing::Follow,
-            std::cmp::Ordering::Equal => Standing::Same,
-            std::cmp::Ordering::Greater => Standing::WriteBack,
+            std::cmp::Ordering::Less => DocumentStanding::Follow,
+            std::cmp::Ordering::Equal => DocumentStanding::Same,
+            std::cmp::Ordering::Greater => DocumentStanding::WriteBack,
         };
         if self.0.is_empty() || theirs.0.is_empty() {
             return newer; // every document was made from the first one
@@ -104,8 +104,8 @@ impl Lineage {
         };
         match self.0.iter().find_map(known) {
             Some(true) => newer,
-            Some(false) => Standing::Fork,
-            None => Standing::Follow,
+            Some(false) => DocumentStanding::Fork,
+            None => DocumentStanding::Follow,
         }
     }
 }
@@ -182,16 +182,16 @@ mod tests {
     }
 
     /// What the model says, which knows all documents before each.
-    fn expected(made: &[Made], mine: usize, theirs: usize) -> Standing {
+    fn expected(made: &[Made], mine: usize, theirs: usize) -> DocumentStanding {
         match (
             mine == theirs,
             made[mine].before.contains(&theirs),
             made[theirs].before.contains(&mine),
         ) {
-            (true, _, _) => Standing::Same,
-            (_, true, _) => Standing::WriteBack,
-            (_, _, true) => Standing::Follow,
-            _ => Standing::Fork,
+            (true, _, _) => DocumentStanding::Same,
+            (_, true, _) => DocumentStanding::WriteBack,
+            (_, _, true) => DocumentStanding::Follow,
+            _ => DocumentStanding::Fork,
         }
     }
 
@@ -228,7 +228,7 @@ mod tests {
                 document = document.with(&change(10_000 + index)).unwrap();
                 other = other.then(&document);
             }
-            prop_assert_eq!(line[mine].lineage.standing(&other), Standing::Fork);
+            prop_assert_eq!(line[mine].lineage.standing(&other), DocumentStanding::Fork);
         }
     }
 
@@ -256,16 +256,16 @@ mod tests {
     /// A node looks at the store; returns its document if that is a fork.
     fn poll(node: &mut Edition, store: &mut Edition) -> Option<Edition> {
         match node.lineage.standing(&store.lineage) {
-            Standing::Same => None,
-            Standing::Follow => {
+            DocumentStanding::Same => None,
+            DocumentStanding::Follow => {
                 node.clone_from(store);
                 None
             }
-            Standing::WriteBack => {
+            DocumentStanding::WriteBack => {
                 store.clone_from(node);
                 None
             }
-            Standing::Fork => Some(std::mem::replace(node, store.clone())),
+            DocumentStanding::Fork => Some(std::mem::replace(node, store.clone())),
         }
     }
 
@@ -320,14 +320,14 @@ mod tests {
         let bare = |index: usize| Lineage::unknown(&line[index].document);
         let stranger = Document { version: 7, ..Document::default() };
         let cases = [
-            (&line[5].lineage, bare(5), Standing::Same),
-            (&line[5].lineage, bare(3), Standing::WriteBack),
-            (&line[5].lineage, bare(7), Standing::Follow),
-            (&bare(7), line[5].lineage.clone(), Standing::Follow),
-            (&bare(7), bare(5), Standing::Follow),
-            (&line[5].lineage, Lineage::unknown(&stranger), Standing::Follow),
-            (&line[7].lineage, Lineage::unknown(&stranger), Standing::Fork),
-            (&line[9].lineage, Lineage::unknown(&stranger), Standing::Fork),
+            (&line[5].lineage, bare(5), DocumentStanding::Same),
+            (&line[5].lineage, bare(3), DocumentStanding::WriteBack),
+            (&line[5].lineage, bare(7), DocumentStanding::Follow),
+            (&bare(7), line[5].lineage.clone(), DocumentStanding::Follow),
+            (&bare(7), bare(5), DocumentStanding::Follow),
+            (&line[5].lineage, Lineage::unknown(&stranger), DocumentStanding::Follow),
+            (&line[7].lineage, Lineage::unknown(&stranger), DocumentStanding::Fork),
+            (&line[9].lineage, Lineage::unknown(&stranger), DocumentStanding::Fork),
         ];
         for (mine, theirs, expected) in cases {
             assert_eq!(mine.standing(&theirs), expected, "{mine} {theirs}");

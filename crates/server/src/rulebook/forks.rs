@@ -44,7 +44,7 @@ impl Forks {
 }
 
 impl<S: Backend> Rulebook<S> {
-    /// Keeps a document that another one of this version replaces.
+    /// Keeps the document of this node in a file, before that of the store (version `theirs`) replaces it.
     pub(super) fn keep_fork(&self, ours: &Edition, theirs: u64) -> Result<(), RulebookError> {
         let id = ours.lineage.id().map(ToString::to_string).unwrap_or_default();
         let name = format!("{PREFIX}{}.json", id.replace(':', "-"));

@@ -6,7 +6,7 @@
 
 use super::{Rulebook, RulebookError};
 use crate::backend::Backend;
-use crate::control::{Document, Edition, Event, Lineage, Standing};
+use crate::control::{Document, DocumentStanding, Edition, Event, Lineage};
 use std::io;
 use tidegate_store::{DocumentCopy, DocumentTag};
 
@@ -22,13 +22,15 @@ impl<S: Backend> Rulebook<S> {
         let ours = self.lock().control.edition().clone();
         let theirs = edition_of(shared).map_err(io::Error::other)?;
         match ours.lineage.standing(&theirs.lineage) {
-            Standing::Same if shared.tag() == tag_of(&ours) => Ok(()),
+            DocumentStanding::Same if shared.tag() == tag_of(&ours) => Ok(()),
             // The store has the same document without its lineage, or an older document.
-            Standing::Same | Standing::WriteBack => self.write_back(&shared.tag(), &ours),
-            Standing::Follow => self.replace(theirs),
+            DocumentStanding::Same | DocumentStanding::WriteBack => {
+                self.write_back(&shared.tag(), &ours)
+            }
+            DocumentStanding::Follow => self.replace(theirs),
             // Only their ids differ.
-            Standing::Fork if theirs.document == ours.document => self.replace(theirs),
-            Standing::Fork => {
+            DocumentStanding::Fork if theirs.document == ours.document => self.replace(theirs),
+            DocumentStanding::Fork => {
                 self.keep_fork(&ours, theirs.lineage.version())?;
                 self.replace(theirs)
             }

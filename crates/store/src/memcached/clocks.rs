@@ -15,7 +15,6 @@
 
 use super::connection::MetaConnection;
 use super::meta::{self, Reply, Ttl};
-use super::server::ask;
 use crate::clock::Clock;
 use crate::error::StoreError;
 use crate::sync::{Mutex, lock};
@@ -91,9 +90,9 @@ impl ClockWatch {
         let seen = *lock(&self.0);
         let seen = seen.filter(|seen| is_recent(seen, timer()) && seen.which == AheadNode::Other);
         let (ahead, by) = seen.map_or((0, Span::ZERO), |seen| (seen.node, seen.by));
-        let mut theirs = connection.send(&meta::get(CLOCK_KEY))?;
         let stamp = ClockStamp { node, at: wall.now().steady, ahead, by };
-        ask(connection, meta::set(CLOCK_KEY, &stamp.text(), Ttl::new(KEPT_SECONDS, 0))).await?;
+        let ours = meta::set(CLOCK_KEY, &stamp.text(), Ttl::new(KEPT_SECONDS, 0));
+        let [mut theirs, _] = connection.send_both([&meta::get(CLOCK_KEY), &ours])?;
         let Reply::Text(theirs) = connection.reply(&mut theirs).await? else { return Ok(()) };
         if let Some(theirs) = ClockStamp::read(&theirs) {
             self.note(node, theirs, wall.now().steady, timer());
