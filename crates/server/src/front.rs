@@ -24,6 +24,7 @@ use serde_json::json;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use tidegate::Limiter;
 
 /// The protocol of a listener, with everything that it needs to answer.
 pub(crate) enum Front<S> {
@@ -61,9 +62,11 @@ impl<S: Backend> Protocol for Front<S> {
     }
 }
 
-/// Asks the store whether it runs out of memory, for `/ready` and the metrics.
-fn look_for_room(store: &impl Backend, health: &Health) {
-    health.set_problem("room", store.shortage().map(str::to_owned));
+/// Asks whether the store, or what this node counts without it, runs out of memory; for `/ready` and the metrics.
+fn look_for_room<S: Backend>(limiter: &Limiter<S>, health: &Health) {
+    let here = || Some(format!("what is counted without the store: {}", limiter.local_shortage()?));
+    let shortage = limiter.store().shortage().map(str::to_owned).or_else(here);
+    health.set_problem("room", shortage);
 }
 
 /// The answer to `GET /ready`.

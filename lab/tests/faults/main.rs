@@ -33,6 +33,7 @@ mod killed;
 mod late;
 mod leases;
 mod lost_slot;
+mod many_keys;
 mod memcached;
 mod newcomer;
 mod outages;

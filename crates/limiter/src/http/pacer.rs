@@ -33,12 +33,24 @@ use tidegate_store::Clock;
 #[derive(Debug)]
 pub struct Pacer {
     clock: Clock,
-    /// For each server, the time before which it must not be asked. Locked for a look-up only, never while waiting.
-    until: Mutex<HashMap<Box<str>, Timestamp>>,
+    /// Locked for a look-up only, never while waiting.
+    waits: Mutex<Waits>,
+}
+
+#[derive(Debug, Default)]
+struct Waits {
+    /// For each server, the time before which it must not be asked.
+    until: HashMap<Box<str>, Timestamp>,
+    /// When those that are over were last dropped because there was no room.
+    swept: Option<Timestamp>,
+    #[cfg(test)]
+    sweeps: u32,
 }
 
 /// The most servers to remember; more than any client talks to.
 const MOST: usize = 10_000;
+/// How often a full list is looked through for waits that are over, so that a response takes no longer when it is full.
+const SWEPT_EVERY: Span = Span::from_secs(1);
 /// The longest wait to believe: a server that says "in a year" may be asked again after one day.
 const LONGEST: Span = Span::from_secs(86_400);
 /// The wait after a denial without a retry time.
@@ -48,13 +60,13 @@ impl Pacer {
     /// A pacer that does not know any server yet.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
-        Self { clock, until: Mutex::default() }
+        Self { clock, waits: Mutex::default() }
     }
 
     /// How long to wait before asking this server; zero if it may be asked now.
     #[must_use]
     pub fn wait(&self, server: &str) -> Span {
-        let until = self.lock().get(server).copied();
+        let until = self.lock().until.get(server).copied();
         until.map_or(Span::ZERO, |until| until.since(self.clock.now().steady))
     }
 
@@ -84,20 +96,37 @@ impl Pacer {
     }
 
     fn remember(&self, server: &str, until: Timestamp, now: Timestamp) {
-        let mut all = self.lock();
-        if all.len() >= MOST {
-            all.retain(|_, until| *until > now);
-        }
-        if let Some(known) = all.get_mut(server) {
+        let mut waits = self.lock();
+        if let Some(known) = waits.until.get_mut(server) {
             // The later of the two, so that a response that arrives out of order does not shorten a wait.
             *known = until.max(*known);
-        } else if all.len() < MOST {
-            all.insert(server.into(), until);
+            return;
+        }
+        if waits.until.len() >= MOST {
+            waits.sweep(now);
+        }
+        if waits.until.len() < MOST {
+            waits.until.insert(server.into(), until);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Timestamp>> {
-        self.until.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Waits> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waits {
+    /// Drops waits that are over, unless that was done a moment ago.
+    fn sweep(&mut self, now: Timestamp) {
+        if self.swept.is_some_and(|swept| now.since(swept) < SWEPT_EVERY) {
+            return;
+        }
+        self.until.retain(|_, until| *until > now);
+        self.swept = Some(now);
+        #[cfg(test)]
+        {
+            self.sweeps += 1;
+        }
     }
 }
 
@@ -121,14 +150,14 @@ mod tests {
         assert_eq!(pacer.wait("b"), LONGEST);
         pacer.heard("c", StatusCode::TOO_MANY_REQUESTS, &HeaderMap::new());
         assert_eq!(pacer.wait("c"), DEFAULT_WAIT);
-        for n in 0..2 * MOST {
+        for n in 0..10 * MOST {
             pacer.heard(&n.to_string(), StatusCode::TOO_MANY_REQUESTS, &refusal("1"));
         }
-        assert_eq!(pacer.lock().len(), MOST);
+        assert_eq!((pacer.lock().until.len(), pacer.lock().sweeps), (MOST, 1));
         clock.set(Timestamp::from_nanos(2_000_000_000));
         pacer.heard("late", StatusCode::TOO_MANY_REQUESTS, &refusal("1"));
         assert_eq!(pacer.wait("late"), Span::from_secs(1));
         assert_eq!(pacer.wait("a"), Span::from_secs(58));
-        assert!(pacer.lock().len() < 10);
+        assert!(pacer.lock().until.len() < 10);
     }
 }

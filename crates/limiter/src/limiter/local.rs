@@ -28,7 +28,7 @@ use tidegate_core::{
     Timestamp,
 };
 use tidegate_policy::OnStoreError;
-use tidegate_store::{Answer, Clock, Memory, Part, Settlement, Store};
+use tidegate_store::{Answer, Clock, Memory, Part, Settlement, Store, StoreHealth as _};
 
 /// What this node counts by itself, within the memory budget of an in-process store.
 #[derive(Debug)]
@@ -86,6 +86,18 @@ impl<S: Store> Limiter<S> {
             self.inner.store.owe(plan.takes());
         }
         Ok(answer)
+    }
+
+    /// What there is no room for in the counters that this node keeps for itself while the store does not answer.
+    ///
+    /// ```
+    /// use tidegate::{Limiter, Policy};
+    /// let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/h] }] }")?;
+    /// assert_eq!(Limiter::in_memory(policy)?.local_shortage(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn local_shortage(&self) -> Option<&'static str> {
+        self.inner.local.memory().shortage()
     }
 
     /// Answers what [`Limiter::take_locally`] would decide, without counting.

@@ -84,7 +84,7 @@ impl<S: Backend> MetricsPage<S> {
     pub(crate) fn text(&self) -> Answer {
         self.metrics.set_store_errors(self.limiter.stats().store_errors);
         let store = self.limiter.store();
-        super::look_for_room(store, &self.health);
+        super::look_for_room(&self.limiter, &self.health);
         let moment = GaugeReadings {
             version: self.limiter.version(),
             policy_hash: self.health.policy_hash(),

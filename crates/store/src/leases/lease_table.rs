@@ -274,9 +274,8 @@ impl LeaseTable {
         actions: &mut LeaseActions,
     ) {
         if shard.is_full() {
-            let few = (0..LOOKS).filter_map(|_| {
-                shard.look().map(|(state, entry)| (entry.lease.used_at(), state))
-            });
+            let few = (0..LOOKS)
+                .filter_map(|_| shard.look().map(|(state, entry)| (entry.lease.used_at(), state)));
             if let Some((_, oldest)) = few.min() {
                 self.end_one(shard, now, oldest, actions);
             }

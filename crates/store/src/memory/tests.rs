@@ -47,6 +47,18 @@ fn steps_per_take_do_not_depend_on_how_many_limits_were_named() {
     assert!(most.into_iter().chain(policy).all(|most| most <= 40), "{most:?}, {policy:?}");
 }
 
+/// While the store of several nodes is away, each counts in such a store. Strangers can invent keys, so a full store must not make a
+/// take longer.
+#[test]
+fn steps_per_take_do_not_depend_on_how_many_keys_are_active() {
+    let store = Memory::with_budget(Clock::manual(Timestamp::EPOCH), 256 << 10);
+    let (limit, fit) = (hourly(9), 256 << 10 >> 4);
+    let steps = |n| steps::of(|| _ = store.take_one_now(&take(n, &limit, NamedBy::Policy)));
+    let most = (1..=10 * fit).map(steps).max();
+    assert!(store.gauges().demotions > 0, "the store is full");
+    assert!(most <= Some(40), "{most:?}");
+}
+
 /// Callers name as many limits as they can. They get their share of the numbers. The limits of the policy still get numbers,
 /// and so their states are exact.
 #[test]

@@ -271,7 +271,8 @@ async fn charge_debts<C: Creditor>(creditor: C) {
         }
         if unconfirmed.len() < MAX_UNCONFIRMED {
             let room = BATCH.saturating_sub(batch.len());
-            for (state, limit, cost) in debts.next(room, now, |state| creditor.is_reachable(state)) {
+            for (state, limit, cost) in debts.next(room, now, |state| creditor.is_reachable(state))
+            {
                 batch.push(creditor.pending_charge(state, limit, cost, now));
             }
         }

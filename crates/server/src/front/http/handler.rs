@@ -139,7 +139,7 @@ impl<S: Backend> HttpHandler<S> {
 
     /// Whether clients should send requests here; also asks the store whether it runs out of memory.
     fn ready(&self) -> Answer {
-        front::look_for_room(self.limiter.store(), &self.health);
+        front::look_for_room(&self.limiter, &self.health);
         front::ready(&self.health)
     }
 
