@@ -20,6 +20,9 @@ use crate::time::{Now, Span, Timestamp};
 use core::hash::{Hash, Hasher};
 use std::sync::OnceLock;
 
+/// A state of a concurrency limit has room for at least this many permits beyond the limit.
+const MORE_PERMITS: u64 = 1_000;
+
 /// How much, per how long, by which [`Algorithm`]; immutable once built.
 ///
 /// Two limits are equal if they have the same definition, whatever their [serial numbers](Self::serial).
@@ -282,9 +285,11 @@ impl Limit {
         }
     }
 
-    /// How much can be in use after a charge: one capacity of debt, or the room with headroom if that is more. Under a
-    /// concurrency limit it is twice the room with headroom: every permit can be renewed at the same time, and a renewal charges
-    /// the new permit before it gives back the old one.
+    /// How much can be in use after a charge: one capacity of debt, or the room with headroom if that is more.
+    ///
+    /// Under a concurrency limit it is four times the room with headroom, or at least 1,000 more than the room. After an outage
+    /// more than the limit may run, granted by the nodes without the store, and all permits may be renewed at the same time: a
+    /// renewal charges the new permit before it gives back the old one. A permit that has no room would not be counted.
     ///
     /// ```
     /// use tidegate_core::{Algorithm, Limit, Span};
@@ -294,7 +299,12 @@ impl Limit {
     #[must_use]
     pub const fn deepest(&self) -> u64 {
         match self.lease() {
-            Some(_) => self.measure.stretched.saturating_mul(2),
+            Some(_) if self.measure.stretched == 0 => 0,
+            Some(_) => {
+                let deep = self.measure.stretched.saturating_mul(4);
+                let least = self.measure.stretched.saturating_add(MORE_PERMITS);
+                if deep < least { least } else { deep }
+            }
             None => self.measure.most(),
         }
     }

@@ -29,6 +29,7 @@ mod renew;
 mod settle;
 
 pub(crate) use decide::DecideFor;
+pub(crate) use issue::CountedBy;
 pub use descriptors::{
     DescribedLimit, Descriptor, DescriptorCall, DescriptorError, DescriptorStatus,
     DescriptorVerdict,

@@ -157,6 +157,12 @@ impl Receipt {
         self.permits().filter_map(|(part, permit)| permit.taken.after(part.limit.lease()?))
     }
 
+    /// The permits alone.
+    pub(crate) fn into_permits(self) -> Option<Self> {
+        let id = self.id;
+        self.split(id).0
+    }
+
     /// The permits as a receipt of their own, and the rest. Both can be settled, independently of each other.
     pub(crate) fn split(self, id: ReceiptId) -> (Option<Self>, Self) {
         let (permits, others): (Vec<_>, Vec<_>) =

@@ -196,6 +196,7 @@ impl Redis {
         let charger = DebtCharger::start(store.router.restarts(), move || for_charger.for_task());
         store.charger = Some(Arc::new(charger));
         store.lease_keeper = Some(Arc::new(LeaseKeeper::start(&store)));
+        store.router.started();
         Ok(store)
     }
 
@@ -449,6 +450,10 @@ impl Store for Redis {
 
     fn timeout(&self) -> Option<Span> {
         Some(self.timeout)
+    }
+
+    fn back_for(&self, state: StateId) -> Option<Span> {
+        self.router.back_for(self.router.slot(state))
     }
 
     fn supports(&self, limit: &Limit) -> Result<(), StoreError> {

@@ -74,7 +74,8 @@ pub trait Store: Send + Sync {
         }
     }
 
-    /// Counts takes whether or not they pass. The debt of a state grows to one capacity at most.
+    /// Counts takes whether or not they pass. The debt of a state grows to one capacity at most; that of a concurrency limit as
+    /// [`Limit::deepest`] says.
     fn charge(
         &self,
         takes: &[Take<'_>],
@@ -131,6 +132,12 @@ pub trait Store: Send + Sync {
 
     /// How long a call waits for an answer unless its caller waits for less; `None` if it never waits.
     fn timeout(&self) -> Option<Span> {
+        None
+    }
+
+    /// For how long the server of a state is back, if it was away before. Meanwhile leases of permits may have ended in it, or it
+    /// may have lost its data, so requests may be running that it does not count. `None` if it was never away.
+    fn back_for(&self, _state: StateId) -> Option<Span> {
         None
     }
 }
@@ -326,6 +333,10 @@ impl<S: Store> Store for Arc<S> {
 
     fn timeout(&self) -> Option<Span> {
         S::timeout(self)
+    }
+
+    fn back_for(&self, state: StateId) -> Option<Span> {
+        S::back_for(self, state)
     }
 }
 

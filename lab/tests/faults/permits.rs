@@ -1,5 +1,8 @@
 //! A server is killed while its proxy holds half of the permits of a concurrency limit. The other servers never hold more than
 //! the rest, also for much longer than a lease, as long as it lives. When it is dead, its permits are free after the lease.
+//!
+//! Redis is killed for longer than the lease, again and again, while a proxy runs as many requests as the limit lets run. When it
+//! is back, it lets no others pass: the requests that run are counted again. (Another full limit passed after each outage.)
 
 use crate::support::load::Http;
 use crate::support::redis::Redis;
@@ -106,5 +109,58 @@ fn the_permits_of_a_killed_server_are_free_after_the_lease() {
     callers.renew();
     callers.take_all();
     assert_eq!(callers.receipts.len(), PERMITS);
+    drop(clients);
+}
+
+const FULL: usize = 6;
+const STRICT: &str =
+    "{ name: jobs, key: [], limits: [{ concurrent: 6, lease: 2s }], on_store_error: deny }";
+
+#[test]
+fn requests_that_run_through_outages_stay_counted() {
+    let mut redis = Redis::start();
+    let deployment = Deployment::new(STRICT);
+    let (_site, address) = silent_site();
+    let upstream = format!("http://{address}");
+    let flags =
+        ["--cluster-nodes", "2", "--proxy-listen", "127.0.0.1:0", "--proxy-upstream", &upstream];
+    let servers: Vec<_> = (0..2).map(|_| deployment.server(&redis.url(), &flags)).collect();
+    servers.iter().for_each(Tidegate::until_ready);
+    let clients: Vec<TcpStream> = (0..FULL)
+        .map(|number| {
+            let mut client = TcpStream::connect(servers[number % 2].proxy.unwrap()).unwrap();
+            write!(client, "GET / HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+            client
+        })
+        .collect();
+    let is_full = || {
+        let peek = r#"{"attributes":{},"cost":0}"#;
+        let (_, body) = Http::connect(servers[0].http).post("/v1/peek", peek);
+        let body: Value = serde_json::from_str(&body).unwrap();
+        body["decided_by"] == "store" && body["limits"][0]["remaining"] == 0
+    };
+    within(PATIENCE, "the proxies hold all permits", is_full);
+    let assert_none_passes = |time: Duration| {
+        let begun = Instant::now();
+        while begun.elapsed() < time {
+            for server in &servers {
+                let answer = server.check("");
+                assert_ne!(answer.status, 200, "after {:?}: {answer:?}", begun.elapsed());
+            }
+            pause(Duration::from_millis(20));
+        }
+    };
+    // All of it takes less than the 30 s for which the proxies wait for the first byte of an answer.
+    for _outage in 1..=2 {
+        redis.kill();
+        assert_none_passes(Duration::from_secs(4));
+        redis.start_again();
+        assert_none_passes(Duration::from_secs(3));
+        within(PATIENCE, "all permits are charged again", is_full);
+    }
+    // The store cannot know what it has lost. It is charged again what runs.
+    let _: () = redis.tell(&["FLUSHALL"]);
+    within(PATIENCE, "all permits are charged again", is_full);
+    assert_none_passes(Duration::from_secs(3));
     drop(clients);
 }

@@ -28,6 +28,9 @@ use tidegate_store::{Answer, LimitName, Store, StoreError};
 pub(super) const CALLER_NAMESPACE: &str = "/take";
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
+/// Within this time after a server is back, every node has charged it the permits of its running requests: nodes notice within
+/// half a second that it is back, and each permit looks twice a second whether it was away.
+const CHARGED_WITHIN: Span = Span::from_secs(2);
 
 /// The decisions about the takes of a plan, in the same order.
 pub(super) struct Decided {
@@ -220,7 +223,11 @@ impl<S: Store> Limiter<S> {
             Ok(None) => return Ok(Decided::by_policy()),
             Ok(Some(plan)) => plan,
         };
-        match self.inner.store.take_one(&plan).await {
+        let answer = match self.awaits_permits(planned) {
+            false => self.inner.store.take_one(&plan).await,
+            true => Err(StoreError::Unavailable("permits are being charged again".into())),
+        };
+        match answer {
             Ok(answer) => Ok(Decided::by_store(answer)),
             // The fallback's future is large and rare. On the heap, it does not enlarge the future of every request.
             Err(error) => {
@@ -239,6 +246,12 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Vec<Decided>, CheckError> {
         let plans = lists.clone().filter_map(|planned| plan(planned, check).transpose());
         let plans: Vec<Plan<'_>> = plans.collect::<Result<_, _>>()?;
+        if lists.clone().any(|planned| self.awaits_permits(planned)) {
+            let lists = lists.zip(&plans);
+            return lists
+                .map(|(planned, plan)| self.without_store(planned, plan.max_wait()))
+                .collect();
+        }
         let answers = self.inner.store.take(&plans).await;
         let mut all = Vec::with_capacity(plans.len());
         for ((planned, plan), answer) in lists.zip(&plans).zip(answers) {
@@ -257,10 +270,24 @@ impl<S: Store> Limiter<S> {
         plan: &Plan<'_>,
         error: StoreError,
     ) -> Result<Decided, CheckError> {
-        if let StoreError::Partly(missing) = error {
-            return self.without_a_part(planned, &missing, plan).await;
+        match error {
+            // What the fallback counts beside the store has no receipt. A permit needs one, to be held while its request runs.
+            StoreError::Partly(missing) if !planned.iter().any(takes_permit) => {
+                self.without_a_part(planned, &missing, plan).await
+            }
+            _ => self.without_store(planned, plan.max_wait()),
         }
-        self.without_store(planned, plan.max_wait())
+    }
+
+    /// Whether a request would take a permit of a server that is back for so short a time that the nodes may not have charged it
+    /// yet what runs. Then this node decides under its share, as it did while the server was away.
+    fn awaits_permits(&self, planned: &[PlannedTake<'_>]) -> bool {
+        planned.iter().any(|planned| self.awaits_permit(planned))
+    }
+
+    pub(super) fn awaits_permit(&self, planned: &PlannedTake<'_>) -> bool {
+        let back_for = || self.inner.store.back_for(planned.take.state);
+        takes_permit(planned) && back_for().is_some_and(|back| back < CHARGED_WITHIN)
     }
 }
 
@@ -350,6 +377,10 @@ pub(super) fn entries(
         decision,
     };
     planned.iter().zip(decisions).map(entry).collect()
+}
+
+fn takes_permit(planned: &PlannedTake<'_>) -> bool {
+    planned.take.limit.lease().is_some()
 }
 
 /// A decision about a state that could not be read.

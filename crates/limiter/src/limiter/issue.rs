@@ -40,7 +40,8 @@ impl<S: Store> Limiter<S> {
 }
 
 /// Which states a receipt is about.
-pub(super) enum CountedBy {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CountedBy {
     /// The fallback of this node: its counters are in the memory of this process.
     Fallback,
     Store,
@@ -54,8 +55,16 @@ impl<S: Store> Limiter<S> {
         self.inner.store.incarnation().unwrap_or(0)
     }
 
+    /// What receipts that this node issues say in [`Receipt::node`].
+    pub(super) fn number_of(&self, counted_by: CountedBy) -> u64 {
+        match counted_by {
+            CountedBy::Fallback => self.inner.node,
+            CountedBy::Store | CountedBy::Others => self.store_number(),
+        }
+    }
+
     /// Which states a receipt is about.
-    pub(super) fn counted_by(&self, receipt: &Receipt) -> CountedBy {
+    pub(crate) fn counted_by(&self, receipt: &Receipt) -> CountedBy {
         match receipt.node {
             node if node == self.inner.node => CountedBy::Fallback,
             node if node == self.store_number() => CountedBy::Store,
@@ -91,6 +100,8 @@ impl Decided {
             let share = self.shares.as_ref().and_then(|shares| shares.get(number));
             let permit = PermitRecord { rule: planned.number, since: self.at, taken: self.at };
             let permit = planned.take.limit.lease().map(|_| permit);
+            // A permit moves to the store when that is back, so it needs the whole limit. Under its share it has the same lease.
+            let share = share.filter(|_| permit.is_none());
             let receipt = receipt.filter(|receipt| permit.is_none() || receipt.weight > 0)?;
             Some(ReceiptPart {
                 state: planned.take.state,

@@ -127,6 +127,8 @@ impl<S: Store> Limiter<S> {
             return;
         }
         let takes = decided.local_takes.iter().filter_map(|number| planned.get(*number));
+        // A server that awaits permits can be reached: permits that are held are charged to it one by one.
+        let takes = takes.filter(|planned| !self.awaits_permit(planned));
         self.inner.store.owe(&takes.map(|planned| planned.take).collect::<Vec<_>>());
     }
 

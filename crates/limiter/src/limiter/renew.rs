@@ -8,8 +8,14 @@
 //! In between, the request counts twice. So other requests may be refused too early, but never too late: no more than the limit
 //! are in flight. In the other order, another request could take the permit in between.
 //!
-//! A permit whose lease is over cannot be renewed, because another request may hold it by now. The store's clock decides that:
-//! if the old permit still counted at the instant of the charge, the new one took its place without a gap.
+//! **Who says that it runs.** A caller may be late: a permit whose lease is over cannot be renewed by a caller, because another
+//! request may hold it by now. The store's clock decides that: if the old permit still counted at the instant of the charge, the
+//! new one took its place without a gap. A [`Permit`](crate::Permit) is held by a request of this process, which certainly runs.
+//! It is charged whatever became of the old one, also beyond the limit (into debt). So the store grants nothing while as many
+//! requests run as the limit says, also after an outage or after it has lost its data.
+//!
+//! **Where it is counted.** A permit that this node granted without the store is counted on this node. When the store answers, a
+//! caller's permit moves there. That of a request of this process is counted in both places from then on (`permit.rs`).
 
 use super::issue::CountedBy;
 use super::{Limiter, now};
@@ -45,6 +51,15 @@ pub enum Renewal {
     NoPermit,
 }
 
+/// Who says that a request still runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum HeldBy {
+    /// A caller, who may be late: only permits that still count are renewed.
+    Caller,
+    /// This process runs it.
+    RunningRequest,
+}
+
 impl Limiter<Memory> {
     /// [`Limiter::renew`] without `await`, because a store in this process answers immediately.
     pub fn renew_now(&self, receipt: &Receipt) -> Result<Renewal, ReportError> {
@@ -75,34 +90,81 @@ impl<S: Store> Limiter<S> {
         if receipt.permits().next().is_none() {
             return Ok(Renewal::NoPermit);
         }
-        Ok(match self.counted_by(receipt) {
-            CountedBy::Fallback => now(self.renew_in(self.inner.local.memory(), receipt))?,
-            CountedBy::Store => self.renew_in(&self.inner.store, receipt).await?,
-            CountedBy::Others => Renewal::Expired,
-        })
+        let was_local = match self.counted_by(receipt) {
+            CountedBy::Fallback => true,
+            CountedBy::Store => false,
+            CountedBy::Others => return Ok(Renewal::Expired),
+        };
+        let in_store = self.renew_in(&self.inner.store, CountedBy::Store, receipt, HeldBy::Caller);
+        let renewal = match in_store.await {
+            Err(_) if was_local => self.renew_here(receipt, HeldBy::Caller).await?,
+            renewal => renewal?,
+        };
+        if let (Renewal::Renewed(renewed), true) = (&renewal, was_local) {
+            self.owe_permits_less(receipt);
+            if self.counted_by(renewed) == CountedBy::Fallback {
+                self.inner.store.owe(&charges_of(renewed));
+            }
+        }
+        Ok(renewal)
     }
 
-    async fn renew_in(&self, store: &impl Store, receipt: &Receipt) -> Result<Renewal, StoreError> {
-        let takes: Vec<Take<'_>> = receipt.permits().map(|(part, _)| charge_of(part)).collect();
-        let charged = store.charge(&takes).await?;
+    /// Charges the store the permits of a request that runs in this process, whatever became of the old ones. If those are counted
+    /// on this node, they stay.
+    pub(crate) async fn charge_running(&self, old: &Receipt) -> Result<Renewal, ReportError> {
+        let (store, held_by) = (&self.inner.store, HeldBy::RunningRequest);
+        Ok(self.renew_in(store, CountedBy::Store, old, held_by).await?)
+    }
+
+    /// Counts the permits of a request that runs in this process on this node, in place of the old ones.
+    pub(crate) fn count_running_here(&self, old: &Receipt) -> Result<Renewal, ReportError> {
+        Ok(now(self.renew_here(old, HeldBy::RunningRequest))?)
+    }
+
+    async fn renew_here(&self, receipt: &Receipt, held_by: HeldBy) -> Result<Renewal, StoreError> {
+        self.renew_in(self.inner.local.memory(), CountedBy::Fallback, receipt, held_by).await
+    }
+
+    /// This node does not owe the store these permits any more.
+    pub(crate) fn owe_permits_less(&self, receipt: &Receipt) {
+        self.inner.store.owe_less(&parts_of(receipt));
+    }
+
+    /// Charges new permits in a store, and gives back the old ones where they were counted.
+    async fn renew_in(
+        &self,
+        store: &impl Store,
+        counted_by: CountedBy,
+        receipt: &Receipt,
+        held_by: HeldBy,
+    ) -> Result<Renewal, StoreError> {
+        let charged = store.charge(&charges_of(receipt)).await?;
         let renewed = receipt.renewed(self.next_receipt_id(), &charged, self.receipt_ttl);
-        let was_held = receipt.lease_ends().all(|end| charged.at < end);
-        let settled = match (was_held, renewed.is_whole()) {
-            (false, _) => Settled::Late,
-            (true, false) => Settled::Full,
-            (true, true) => {
-                let parts: Vec<Part<'_>> =
-                    receipt.permits().map(|(part, _)| part.whole()).collect();
-                let old = Settlement { id: receipt.id, until: receipt.until, parts: &parts };
-                // After an error the new permit stays. If the old one was not given back, it counts until its lease is over.
-                store.give_back(&old).await.unwrap_or(Settled::Done)
+        let renewed = Receipt { node: self.number_of(counted_by), ..renewed };
+        let was_local = self.counted_by(receipt) == CountedBy::Fallback;
+        let stays =
+            held_by == HeldBy::RunningRequest && was_local && counted_by == CountedBy::Store;
+        // By the clock of where the old permits were counted.
+        let at = if was_local { self.inner.clock.now().steady } else { charged.at };
+        let was_held = receipt.lease_ends().all(|end| at < end);
+        let old = Settlement { id: receipt.id, until: receipt.until, parts: &parts_of(receipt) };
+        // After an error the new permit stays. If the old one was not given back, it counts until its lease is over.
+        let settled = match (renewed.is_whole(), was_held) {
+            (false, _) => Settled::Full,
+            (true, _) if stays => Settled::Done,
+            (true, false) => Settled::Late,
+            (true, true) if was_local => {
+                now(self.inner.local.memory().give_back(&old)).unwrap_or(Settled::Done)
             }
+            (true, true) => self.inner.store.give_back(&old).await.unwrap_or(Settled::Done),
         };
-        let lost = match settled {
-            Settled::Done => return Ok(Renewal::Renewed(renewed)),
-            Settled::Already => Renewal::Already,
-            Settled::Late => Renewal::Expired,
-            Settled::Full => Renewal::Full,
+        let lost = match (settled, held_by) {
+            (Settled::Full, _) => Renewal::Full,
+            (Settled::Done, _) | (_, HeldBy::RunningRequest) => {
+                return Ok(Renewal::Renewed(renewed));
+            }
+            (Settled::Already, HeldBy::Caller) => Renewal::Already,
+            (Settled::Late, HeldBy::Caller) => Renewal::Expired,
         };
         self.undo_renewal(store, renewed).await?;
         Ok(lost)
@@ -115,6 +177,15 @@ impl<S: Store> Limiter<S> {
         let parts: Vec<Part<'_>> = parts.iter().map(ReceiptPart::whole).collect();
         store.give_back(&Settlement { id, until, parts: &parts }).await.map(|_| ())
     }
+}
+
+/// The takes of the permits that take the place of those of a receipt.
+fn charges_of(receipt: &Receipt) -> Vec<Take<'_>> {
+    receipt.permits().map(|(part, _)| charge_of(part)).collect()
+}
+
+fn parts_of(receipt: &Receipt) -> Vec<Part<'_>> {
+    receipt.permits().map(|(part, _)| part.whole()).collect()
 }
 
 /// The take of a permit that takes the place of this one.

@@ -47,15 +47,28 @@ impl<S: Store> Limiter<S> {
         let takes = receipt.charged_beyond(report);
         let settled = match self.counted_by(receipt) {
             CountedBy::Fallback => {
-                let settled = now(settle(self.inner.local.memory(), &settlement, &takes))?;
+                let settled = self.settle_here(receipt, report)?;
                 if settled == Settled::Done {
-                    self.inner.store.owe_less(&parts);
+                    self.inner.store.owe_less(&receipt.given_back(report));
                 }
-                settled
+                return Ok(settled);
             }
             CountedBy::Store => settle(&self.inner.store, &settlement, &takes).await?,
             CountedBy::Others => Settled::Late,
         };
+        Ok(self.permits_returned(receipt, settled))
+    }
+
+    /// Settles what the fallback of this node counted. What it owes the store for it stays as it is.
+    pub(crate) fn settle_here(
+        &self,
+        receipt: &Receipt,
+        report: Report,
+    ) -> Result<Settled, ReportError> {
+        let parts = receipt.given_back(report);
+        let settlement = Settlement { id: receipt.id, until: receipt.until, parts: &parts };
+        let takes = receipt.charged_beyond(report);
+        let settled = now(settle(self.inner.local.memory(), &settlement, &takes))?;
         Ok(self.permits_returned(receipt, settled))
     }
 

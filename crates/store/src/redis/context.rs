@@ -5,7 +5,7 @@ use crate::clock::Clock;
 use crate::key::Secret;
 use crate::remote::ErrorCounts;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tidegate_core::Timestamp;
 use tokio::sync::Notify;
 
@@ -24,6 +24,8 @@ pub(super) struct StoreContext {
     /// How often a connection to other data was opened, or a slot changed its owner; see [`LeaseMoment`](crate::leases::LeaseMoment). Release and
     /// Acquire: who uses a new connection sees its epoch.
     pub(super) epoch: AtomicU64,
+    /// The store has started: a server that joins from now on takes the place of another one. Relaxed: it is set once.
+    pub(super) is_running: AtomicBool,
     /// How often a background task panicked and was restarted. Relaxed: for metrics.
     pub(super) restarts: Arc<AtomicU64>,
 }
@@ -43,6 +45,7 @@ impl StoreContext {
             error_counts: ErrorCounts::default(),
             topology_stale: Notify::new(),
             epoch: AtomicU64::new(0),
+            is_running: AtomicBool::new(false),
             restarts: Arc::default(),
         }
     }

@@ -63,6 +63,11 @@ impl Link {
         *lock(&self.core.canary) = canary;
     }
 
+    /// For how long the server is back, if it was away before.
+    pub(super) fn back_for(&self) -> Option<Span> {
+        self.core.gate.back_for()
+    }
+
     /// Why the server is not called at the moment; `None` while the breaker is closed.
     pub(super) fn complaint(&self) -> Option<String> {
         self.core.gate.complaint()

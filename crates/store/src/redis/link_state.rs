@@ -53,8 +53,12 @@ impl LinkCore {
         context: &Arc<StoreContext>,
     ) -> Self {
         let RedisSettings { timeout, in_flight, .. } = context.settings;
+        let gate = Gate::new(name, timeout, in_flight, context.clock.clone());
+        if context.is_running.load(Ordering::Relaxed) {
+            gate.succeeds_another();
+        }
         Self {
-            gate: Gate::new(name, timeout, in_flight, context.clock.clone()),
+            gate,
             host,
             context: Arc::clone(context),
             server_clock: ServerClock::default(),

@@ -169,6 +169,16 @@ impl Router {
         time.map(|(now, _)| (now.as_nanos() / 1_000_000).to_string()).unwrap_or_default()
     }
 
+    /// The store has started.
+    pub(super) fn started(&self) {
+        self.context().is_running.store(true, Ordering::Relaxed);
+    }
+
+    /// For how long the owner of a slot is back, if it was away before.
+    pub(super) fn back_for(&self, slot: u16) -> Option<Span> {
+        self.topology.map().link(slot).ok()?.back_for()
+    }
+
     /// Whether the owner of a slot can be called: it is known, and its breaker is closed.
     pub(super) fn is_reachable(&self, slot: u16) -> bool {
         self.topology.map().link(slot).is_ok_and(|link| link.complaint().is_none())

@@ -36,6 +36,10 @@ struct GateState<C> {
     /// reply ends it.
     generation: u64,
     breaker: Breaker,
+    /// The breaker was opened since it was last closed, or the connection ended.
+    was_away: bool,
+    /// When the server was back after it had been away.
+    back_at: Option<Timestamp>,
     /// The last error.
     last_error: StoreError,
 }
@@ -50,6 +54,8 @@ impl<C: Clone> Gate<C> {
                 connection: None,
                 generation: 0,
                 breaker: Breaker::open(),
+                was_away: false,
+                back_at: None,
                 last_error: StoreError::Unavailable("not connected yet".into()),
             }),
             in_flight: Semaphore::new(in_flight),
@@ -91,6 +97,19 @@ impl<C: Clone> Gate<C> {
         state.breaker.is_open().then(|| state.last_error.to_string())
     }
 
+    /// For how long the server is back, if it was away before.
+    #[cfg(feature = "redis")]
+    pub(crate) fn back_for(&self) -> Option<Span> {
+        let back_at = lock(&self.state).back_at?;
+        Some(self.now().since(back_at))
+    }
+
+    /// The server takes the place of another one, which was away.
+    #[cfg(feature = "redis")]
+    pub(crate) fn succeeds_another(&self) {
+        lock(&self.state).was_away = true;
+    }
+
     /// A reply arrived, perhaps an error.
     pub(crate) fn answered(&self) {
         lock(&self.state).breaker.answered();
@@ -124,6 +143,7 @@ impl<C: Clone> Gate<C> {
         }
         let is_open = state.breaker.is_open();
         if is_open {
+            state.was_away = true;
             state.last_error = StoreError::TimedOut(self.timeout);
             self.wake_keeper.notify_one();
         }
@@ -156,6 +176,9 @@ impl<C: Clone> Gate<C> {
         if state.breaker.is_open() {
             state.breaker.close(self.now());
         }
+        if std::mem::take(&mut state.was_away) {
+            state.back_at = Some(self.now());
+        }
     }
 
     /// The server does not work.
@@ -169,6 +192,7 @@ impl<C> GateState<C> {
     fn lose(&mut self, why: &StoreError) {
         self.connection = None;
         self.breaker.lost();
+        self.was_away = true;
         self.last_error = why.not_sent();
     }
 }

@@ -165,6 +165,10 @@ impl<S: Store> Store for Faulty<S> {
     fn admit_limit(&self, limit: &Limit) -> Result<(), StoreError> {
         self.inner.admit_limit(limit)
     }
+
+    fn back_for(&self, state: StateId) -> Option<Span> {
+        self.inner.back_for(state)
+    }
 }
 
 impl<S: StoreHealth> StoreHealth for Faulty<S> {
