@@ -183,15 +183,15 @@ impl<S: Store> HeldPermit<S> {
         !receipts.in_store.as_ref().is_some_and(counts)
     }
 
-    /// Puts the receipts back; `Err` if the permit was dropped meanwhile, so that they must be given back.
-    fn end_renewal(&self, receipts: HeldReceipts) -> Result<(), HeldReceipts> {
+    /// Puts the receipts back. Returns them if the permit was dropped meanwhile, so that they must be given back.
+    fn end_renewal(&self, receipts: HeldReceipts) -> Option<HeldReceipts> {
         let mut state = self.lock();
         match *state {
             PermitState::Renewing => {
                 *state = PermitState::Held(receipts);
-                Ok(())
+                None
             }
-            PermitState::Held(_) | PermitState::Over => Err(receipts),
+            PermitState::Held(_) | PermitState::Over => Some(receipts),
         }
     }
 
@@ -231,7 +231,7 @@ async fn renew<S: Store + 'static>(held: Arc<HeldPermit<S>>, lease: Span) {
             counted_at = now;
         }
         // What could not be renewed is tried again at the next look.
-        if let Err(HeldReceipts { in_store, here }) = held.end_renewal(receipts) {
+        if let Some(HeldReceipts { in_store, here }) = held.end_renewal(receipts) {
             here.into_iter().for_each(|receipt| give_back_now(limiter, receipt));
             if let Some(receipt) = in_store {
                 give_back(limiter.clone(), receipt, underway).await;

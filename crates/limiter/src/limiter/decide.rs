@@ -270,13 +270,13 @@ impl<S: Store> Limiter<S> {
         plan: &Plan<'_>,
         error: StoreError,
     ) -> Result<Decided, CheckError> {
-        match error {
-            // What the fallback counts beside the store has no receipt. A permit needs one, to be held while its request runs.
-            StoreError::Partly(missing) if !planned.iter().any(takes_permit) => {
-                self.without_a_part(planned, &missing, plan).await
-            }
-            _ => self.without_store(planned, plan.max_wait()),
+        // What the fallback counts beside the store has no receipt. A permit needs one, to be held while its request runs.
+        if let StoreError::Partly(missing) = error
+            && !planned.iter().any(takes_permit)
+        {
+            return self.without_a_part(planned, &missing, plan).await;
         }
+        self.without_store(planned, plan.max_wait())
     }
 
     /// Whether a request would take a permit of a server that is back for so short a time that the nodes may not have charged it
