@@ -49,7 +49,7 @@ impl<S: Store> Limiter<S> {
             CountedBy::Fallback => {
                 let settled = self.settle_here(receipt, report)?;
                 if settled == Settled::Done {
-                    self.inner.store.owe_less(&receipt.given_back(report));
+                    self.inner.store.owe_less(&parts);
                 }
                 return Ok(settled);
             }
