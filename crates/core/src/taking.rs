@@ -12,10 +12,12 @@
 
 use crate::algorithm::Shape;
 use crate::algorithm::fixed_window::FixedWindow;
+use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::decision::{Ask, Bound, Cost, Decision, Outcome, Retry, TakeReceipt, Taken};
 use crate::limit::Limit;
 use crate::time::{Span, Timestamp};
 use crate::written::Written;
+use std::ops::Range;
 
 /// Whether a cost passes, and how much was in use before it.
 #[derive(Clone, Copy)]
@@ -113,6 +115,28 @@ impl Limit {
         let weight = self.weight(ask.cost, ask.bound).unwrap_or(u64::MAX);
         let depth = self.deepest().saturating_sub(self.used(written, ask.now));
         self.write(written, ask.now, weight.min(depth))
+    }
+}
+
+impl Limit {
+    /// From when to when the turns last that a take in a leaky bucket was promised; `None` for a take that was promised none.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, Timestamp, Written};
+    /// let limit = Limit::new(1, Span::from_secs(10), Algorithm::LeakyBucket { queue: Some(3) }).unwrap();
+    /// let mut written = Written::empty(&limit);
+    /// let now = Timestamp::from_nanos(60_000_000_000);
+    /// let ask = Ask::new(now, Cost::ONE).waiting(Span::from_secs(60));
+    /// limit.take(&mut written, &ask);
+    /// let second = limit.take(&mut written, &ask).receipt.unwrap();
+    /// let turn = limit.promised_turn(&second).unwrap();
+    /// assert_eq!((turn.start.since(now), turn.end.since(now)), (Span::from_secs(10), Span::from_secs(20)));
+    /// ```
+    #[must_use]
+    pub fn promised_turn(&self, receipt: &TakeReceipt) -> Option<Range<Timestamp>> {
+        let Shape::LeakyBucket(LeakyBucket(drain)) = &self.shape else { return None };
+        let begins = receipt.mark.checked_sub(receipt.weight).filter(|_| receipt.weight > 0)?;
+        Some(drain.instant(begins)?..drain.instant(receipt.mark)?)
     }
 }
 

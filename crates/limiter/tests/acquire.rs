@@ -219,6 +219,49 @@ async fn a_promised_turn_is_used_once_or_given_back() {
     assert_eq!(turn().await, 5_000);
 }
 
+/// The story: a leaky bucket for all, and a limit for each address beside it. A client asked and left, again and again. Each turn
+/// that it left was burnt, since later ones were promised, and the limit of its address was given back each time. So it used up the
+/// turns of all others, and was never refused.
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_cannot_be_given_back_keeps_all_that_its_request_took() {
+    let limiter = limiter(
+        "  - { name: line, key: [], limits: [{ rate: 10/s, algorithm: leaky_bucket, queue: 100 }] }
+  - { name: each, key: [user], limits: [{ rate: 5/h, algorithm: fixed_window }] }
+  - { name: running, key: [user], limits: [{ concurrent: 50 }] }",
+    );
+    let (mallory, alice) = (user("mallory"), user("alice"));
+    let left = async |who: &Attributes<'_>, rule: &str| {
+        let peek = limiter.peek(&Check::new(who)).await.unwrap();
+        peek.limits().find(|limit| limit.rule == rule).unwrap().decision.remaining
+    };
+    let task = |who: &Attributes<'static>| {
+        let (limiter, who) = (limiter.clone(), who.clone());
+        let patient = Span::from_secs(60);
+        tokio::spawn(async move { limiter.acquire(&Check::new(&who).waiting(patient)).await })
+    };
+    let pass = || virtual_time_passes(Duration::from_millis(1));
+    task(&alice).await.unwrap().unwrap(); // the first turn is at once
+    let leavers: Vec<_> = (0..3).map(|_| task(&mallory)).collect();
+    pass().await;
+    let waits = task(&alice);
+    pass().await;
+    assert_eq!(left(&mallory, "each").await, 2);
+    for leaver in leavers {
+        leaver.abort();
+        pass().await;
+    }
+    // Alice has the turn behind them, so their turns stay empty, and count for mallory. A request that does not run has no permit.
+    assert_eq!((left(&mallory, "each").await, left(&mallory, "running").await), (2, 50));
+    // The last turn can be given to the next request, so nothing of it stays counted.
+    let last = task(&mallory);
+    pass().await;
+    assert_eq!(left(&mallory, "each").await, 1);
+    last.abort();
+    pass().await;
+    assert_eq!(left(&mallory, "each").await, 2);
+    waits.await.unwrap().unwrap();
+}
+
 /// Requests that share one key but not another must not wait for each other in a circle, nor longer than needed.
 #[tokio::test(start_paused = true)]
 async fn waiters_of_several_keys_do_not_block_each_other() {

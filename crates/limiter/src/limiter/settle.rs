@@ -1,13 +1,22 @@
 //! After the verdict: reports of outcomes, receipts as text, and resets.
+//!
+//! A request that is cancelled before its turn in a leaky bucket may leave a turn that cannot be given to another: later ones are
+//! promised already. Then nothing of it is given back, in any limit. Otherwise a client that asks and leaves, again and again, would
+//! use up the turns of all others, and no limit on its address would ever count that.
+//!
+//! ```text
+//!   cancelled: give back the turn ──► was it the last one, or has it come? ──┬─ yes ──► give back all other parts
+//!                                                                            └─ no ───► they stay counted
+//! ```
 
 use super::Limiter;
 use super::issue::CountedBy;
 use crate::error::{CheckError, ReportError};
 use crate::limiter::now;
 use crate::receipt::{self, Receipt, Report};
-use tidegate_core::{Cost, Decision, Limit, Plan, Span, StateId, Take};
+use tidegate_core::{Cost, Decision, Limit, Plan, Span, StateId, Take, Timestamp};
 use tidegate_policy::{Allowance, Attributes, RuleLimit};
-use tidegate_store::{LimitName, Memory, Settled, Settlement, Store, StoreError};
+use tidegate_store::{LimitName, Memory, Part, Settled, Settlement, Store, StoreError};
 
 impl Limiter<Memory> {
     /// [`Limiter::report`] without `await`, because a store in this process answers immediately.
@@ -24,6 +33,9 @@ impl Limiter<Memory> {
 impl<S: Store> Limiter<S> {
     /// Reports the outcome of a request that passed, and gives back or charges accordingly. Whatever the outcome is, permits of
     /// concurrency limits are returned.
+    ///
+    /// A cancelled request whose turn in a leaky bucket is still to come gives back nothing but its permits, unless its turn is the last
+    /// one that was promised: the turn cannot be given to another request.
     ///
     /// Only the first report of a receipt counts. A second one returns [`Settled::Already`]. [`Settled::Late`] is the answer after the
     /// receipt has expired, and if it is about counters that ended with their process: those of [`Memory`], or of the fallback of
@@ -42,18 +54,19 @@ impl<S: Store> Limiter<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn report(&self, receipt: &Receipt, report: Report) -> Result<Settled, ReportError> {
-        let parts = receipt.given_back(report);
-        let settlement = Settlement { id: receipt.id, until: receipt.until, parts: &parts };
-        let takes = receipt.charged_beyond(report);
         let settled = match self.counted_by(receipt) {
             CountedBy::Fallback => {
-                let settled = self.settle_here(receipt, report)?;
+                let local = self.inner.local.memory();
+                let (settled, parts) = now(self.settle(local, receipt, report))?;
                 if settled == Settled::Done {
                     self.inner.store.owe_less(&parts);
                 }
-                return Ok(settled);
+                settled
             }
-            CountedBy::Store => settle(&self.inner.store, &settlement, &takes).await?,
+            CountedBy::Store => {
+                let (settled, _) = self.settle(&self.inner.store, receipt, report).await?;
+                settled
+            }
             CountedBy::Others => Settled::Late,
         };
         Ok(self.permits_returned(receipt, settled))
@@ -65,11 +78,42 @@ impl<S: Store> Limiter<S> {
         receipt: &Receipt,
         report: Report,
     ) -> Result<Settled, ReportError> {
-        let parts = receipt.given_back(report);
-        let settlement = Settlement { id: receipt.id, until: receipt.until, parts: &parts };
-        let takes = receipt.charged_beyond(report);
-        let settled = now(settle(self.inner.local.memory(), &settlement, &takes))?;
+        let (settled, _) = now(self.settle(self.inner.local.memory(), receipt, report))?;
         Ok(self.permits_returned(receipt, settled))
+    }
+
+    /// Gives back what the report says, and charges what it costs in addition. Both happen only for the first settlement of a
+    /// receipt. Returns what was given back.
+    async fn settle<'r>(
+        &self,
+        store: &impl Store,
+        receipt: &'r Receipt,
+        report: Report,
+    ) -> Result<(Settled, Vec<Part<'r>>), StoreError> {
+        let parts = receipt.given_back(report);
+        let until = receipt.until;
+        if report == Report::Cancelled && parts.iter().any(promises_turn) {
+            let (turns, others): (Vec<_>, Vec<_>) = parts.iter().copied().partition(promises_turn);
+            let settlement = Settlement { id: receipt.id, until, parts: &turns };
+            let settled = store.give_back(&settlement).await?;
+            if settled != Settled::Done || others.is_empty() {
+                return Ok((settled, turns));
+            }
+            // A request that does not run holds no permit, whatever else stays counted.
+            let stays = burns_turn(store, &turns).await?;
+            let returned = |part: &Part<'_>| !stays || part.limit.lease().is_some();
+            let others: Vec<_> = others.into_iter().filter(returned).collect();
+            let id = self.next_receipt_id();
+            store.give_back(&Settlement { id, until, parts: &others }).await?;
+            return Ok((Settled::Done, [turns, others].concat()));
+        }
+        let settlement = Settlement { id: receipt.id, until, parts: &parts };
+        let settled = store.give_back(&settlement).await?;
+        let takes = receipt.charged_beyond(report);
+        if settled == Settled::Done && !takes.is_empty() {
+            store.charge(&takes).await?;
+        }
+        Ok((settled, parts))
     }
 
     /// If the receipt was settled, wakes requests that wait for its permits, and notes how long they were held.
@@ -208,16 +252,24 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-/// Gives back what the settlement says, and charges `takes` in addition. Both happen only for the first settlement of a
-/// receipt.
-async fn settle(
-    store: &impl Store,
-    settlement: &Settlement<'_>,
-    takes: &[Take<'_>],
-) -> Result<Settled, StoreError> {
-    let settled = store.give_back(settlement).await?;
-    if settled == Settled::Done && !takes.is_empty() {
-        store.charge(takes).await?;
+fn promises_turn(part: &Part<'_>) -> bool {
+    part.limit.promised_turn(&part.receipt).is_some()
+}
+
+/// Whether one of these turns, which were just given back, is still to come and stays taken. If another request took a turn at this
+/// moment, the answer may be yes although the turn was free: too little is given back then, never too much.
+async fn burns_turn(store: &impl Store, turns: &[Part<'_>]) -> Result<bool, StoreError> {
+    for part in turns {
+        let Some(turn) = part.limit.promised_turn(&part.receipt) else { continue };
+        let nothing = Take::new(part.state, part.limit, Cost::default());
+        let answer = store.take_one(&Plan::from(nothing)).await?;
+        let until_free = answer.done.only().and_then(|taken| taken.decision.reset);
+        let free = until_free.and_then(|left| answer.at.after(left)).unwrap_or(Timestamp::END);
+        // The last turn ends at least one turn sooner now. Half of one is more than any rounding.
+        let half = Span::from_nanos(turn.end.since(turn.start).as_nanos() >> 1);
+        if answer.at < turn.start && free.after(half).is_none_or(|free| free >= turn.end) {
+            return Ok(true);
+        }
     }
-    Ok(settled)
+    Ok(false)
 }
