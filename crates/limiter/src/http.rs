@@ -16,6 +16,7 @@
 //! | answer a request that a busy upstream has no capacity for | [`overload_to`], or [`overload`] and [`grpc_overload`] |
 //! | read what a server said about its limits | [`Heard`] |
 //! | keep a client from asking too early | [`Pacer`] |
+//! | let the preflight requests of browsers pass | [`is_preflight`] |
 //!
 //! The fields follow draft-ietf-httpapi-ratelimit-headers-11. Times are rounded up to whole seconds. On a denial they are
 //! never 0, and `Retry-After` is never earlier than `t`. Only limits that can deny are shown to clients: rules in shadow mode
@@ -39,6 +40,33 @@ pub use problem::{overload, problem, refusal};
 pub use http::{Extensions, HeaderMap, HeaderValue, Response, StatusCode, request::Parts};
 
 use crate::verdict::Verdict;
+use http::{Method, header};
+
+/// Whether a request is a CORS preflight, as browsers send it: `OPTIONS` with `Origin` and `Access-Control-Request-Method`, and
+/// without a body. Refusing one would hide the refusal from the page.
+///
+/// Any client can send such a request, so let only a bounded number of them pass. Over HTTP/2 a body need not be announced in the
+/// fields; whoever knows whether there is one must look at that, too.
+///
+/// ```
+/// use http::Request;
+/// let preflight = Request::options("/").header("origin", "https://example.com");
+/// let (parts, ()) = preflight.header("access-control-request-method", "PUT").body(())?.into_parts();
+/// assert!(tidegate::http::is_preflight(&parts));
+/// let (parts, ()) = Request::options("/").body(())?.into_parts();
+/// assert!(!tidegate::http::is_preflight(&parts));
+/// # Ok::<(), http::Error>(())
+/// ```
+#[must_use]
+pub fn is_preflight(request: &Parts) -> bool {
+    let fields = &request.headers;
+    let announces_body = fields.contains_key(header::TRANSFER_ENCODING)
+        || fields.get_all(header::CONTENT_LENGTH).iter().any(|length| length != "0");
+    request.method == Method::OPTIONS
+        && fields.contains_key(header::ORIGIN)
+        && fields.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
+        && !announces_body
+}
 
 /// The status of the response: 200 if the request passes, 429 if it is denied.
 ///

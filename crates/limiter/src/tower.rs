@@ -50,8 +50,9 @@
 //!
 //! # Browsers
 //!
-//! `OPTIONS` requests are not limited, unless [`RateLimitLayer::limit_options`] is set: they are CORS preflights, and a denied
-//! preflight would hide the denial from the page. Responses to other origins list the fields in
+//! [Preflight requests](crate::http::is_preflight) are not limited, unless [`RateLimitLayer::limit_options`] is set: a denied
+//! preflight would hide the denial from the page. All other `OPTIONS` requests are limited. Any client can send requests that look
+//! like preflights, so limit them if your service does not answer them at once. Responses to other origins list the fields in
 //! `Access-Control-Expose-Headers`, so that scripts can read when to try again. Put this layer *inside* of a CORS layer, so
 //! that denials carry the CORS headers, too.
 
@@ -61,13 +62,13 @@ mod service;
 pub use body::PermitBody;
 pub use service::{RateLimit, ResponseFuture};
 
-use crate::http::HeaderStyle;
+use crate::http::{HeaderStyle, is_preflight};
 use crate::limiter::Limiter;
 use crate::scheduler::Scheduler;
 use crate::verdict::Verdict;
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Extensions, HeaderValue, Method, Response, StatusCode};
+use http::{Extensions, HeaderValue, Response, StatusCode};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tidegate_core::{Cost, Span};
@@ -122,7 +123,7 @@ struct Settings {
     peer: Arc<PeerOf>,
     /// Adds to what `identity` of the policy finds, and replaces it.
     attributes: Option<Arc<AttributesOf>>,
-    /// `None`: every request is limited, apart from `OPTIONS` requests.
+    /// `None`: every request is limited, apart from preflight requests.
     skip: Option<Arc<SkipOf>>,
     cost: Arc<dyn Fn(&Parts) -> u64 + Send + Sync>,
     /// `None`: denied requests get problem details.
@@ -336,7 +337,7 @@ impl<S: Store> RateLimitLayer<S> {
         self.with(|settings| settings.max_wait = Some(max_wait))
     }
 
-    /// Also limits `OPTIONS` requests.
+    /// Also limits [preflight requests](crate::http::is_preflight).
     #[must_use]
     pub fn limit_options(self) -> Self {
         self.with(|settings| settings.limit_options = true)
@@ -352,7 +353,7 @@ impl<S: Store> RateLimitLayer<S> {
     /// wait by their priority class and their key. A request that waits too long gets 503, and what it took is given back. The
     /// seat is held until the body of the response has ended.
     ///
-    /// Build the scheduler with the classes of the policy. A request without a verdict (`OPTIONS`) needs no seat.
+    /// Build the scheduler with the classes of the policy. A request without a verdict (a preflight) needs no seat.
     ///
     /// ```
     /// use tidegate::tower::RateLimitLayer;
@@ -402,8 +403,8 @@ fn is_failure(status: StatusCode) -> bool {
 impl Settings {
     /// Whether a request is not limited.
     fn skips(&self, request: &Parts) -> bool {
-        let is_preflight = request.method == Method::OPTIONS && !self.limit_options;
-        is_preflight || self.skip.as_ref().is_some_and(|skip| skip(request))
+        let is_exempt = !self.limit_options && is_preflight(request);
+        is_exempt || self.skip.as_ref().is_some_and(|skip| skip(request))
     }
 
     /// The attributes of a request.

@@ -28,6 +28,10 @@ use tower::ServiceExt;
 
 const NOW: Timestamp = Timestamp::from_nanos(1_800_000_000_000_000_000);
 
+/// The fields of a preflight request.
+const PREFLIGHT: [(&str, &str); 2] =
+    [("origin", "https://example.com"), ("access-control-request-method", "PUT")];
+
 fn limiter(policy: &str) -> (Limiter, Clock) {
     let policy = Policy::parse(format!("version: 1\n{policy}")).unwrap();
     let clock = Clock::manual(NOW);
@@ -82,9 +86,19 @@ async fn over_the_limit_is_429_with_everything_a_client_needs() {
         "RateLimit, RateLimit-Policy, Retry-After"
     );
     assert!(body.contains("quota-exceeded"));
-    // Other clients are not affected, and neither is a preflight.
+    // Other clients are not affected, and neither is a preflight. `OPTIONS` alone is no way around the limit.
     assert_eq!(send(&app, request("203.0.113.8", Method::GET, "/200", &[])).await.0, 200);
-    assert_eq!(send(&app, request("203.0.113.7", Method::OPTIONS, "/204", &[])).await.0, 204);
+    for (fields, expected) in [
+        (&PREFLIGHT[..], 204),
+        (&[], 429),
+        (&PREFLIGHT[..1], 429),
+        (&[PREFLIGHT[1]], 429),
+        (&[PREFLIGHT[0], PREFLIGHT[1], ("content-length", "1")], 429),
+        (&[PREFLIGHT[0], PREFLIGHT[1], ("transfer-encoding", "chunked")], 429),
+    ] {
+        let options = request("203.0.113.7", Method::OPTIONS, "/204", fields);
+        assert_eq!(send(&app, options).await.0, expected, "{fields:?}");
+    }
 }
 
 #[tokio::test]
@@ -339,7 +353,7 @@ async fn a_setter_on_a_clone_changes_the_clone_and_only_the_clone() {
         ("headers", plain, headers, &[200, 200, 429]),
     ] {
         let method = if name == "limit_options" { Method::OPTIONS } else { Method::GET };
-        let fields = [("x-ip", "198.51.100.2")];
+        let fields = [("x-ip", "198.51.100.2"), PREFLIGHT[0], PREFLIGHT[1]];
         let ask = async |app: &Router, host: usize| {
             let peer = format!("203.0.113.{host}");
             send(app, request(&peer, method.clone(), "/200", &fields)).await
