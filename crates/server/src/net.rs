@@ -35,7 +35,7 @@ pub(crate) use buffered::{BufferedConnection, LINGER, Woken};
 pub(crate) use caps::Caps;
 pub(crate) use context::{ListenerContext, Timeouts, Versions};
 pub(crate) use drain::Drain;
-pub(crate) use listener::{BoundedListener, IsTrustedProxy, Slot};
+pub(crate) use listener::{BoundedListener, IsTrustedProxy, Slot, source};
 pub(crate) use long_work::{LongWorkQueue, OpenBatch, PIECE};
 pub(crate) use open_files::{FileQuota, FileQuotas, raise_limit, reserved};
 pub(crate) use read_buffer::{ReadBuffer, USUAL};

@@ -9,6 +9,8 @@ pub(crate) struct Caps {
     pub(crate) all: usize,
     /// From one IPv4 address or one IPv6 /64 network that is not a trusted proxy.
     pub(crate) per_source: usize,
+    /// What a connection costs in open files: 1, or 2 where each needs another one to an upstream server.
+    pub(crate) files_each: usize,
 }
 
 impl Caps {

@@ -341,7 +341,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// The source that a peer counts for: an IPv4 address, or the /64 network of an IPv6 address, since a client usually has all
 /// addresses of its network.
-fn source(peer: IpAddr) -> IpAddr {
+pub(crate) fn source(peer: IpAddr) -> IpAddr {
     match peer {
         IpAddr::V4(_) => peer,
         IpAddr::V6(address) => {
@@ -356,6 +356,10 @@ mod tests {
     use super::*;
     use crate::net::FileQuotas;
 
+    fn caps(all: usize, per_source: usize) -> Caps {
+        Caps { all, per_source, files_each: 1 }
+    }
+
     fn admission(caps: Caps, open_files: usize) -> Arc<Admission> {
         let quotas = FileQuotas::new(open_files, 0, &[caps, caps]);
         let files = quotas.files(&Arc::default()).swap_remove(0);
@@ -369,7 +373,7 @@ mod tests {
 
     #[test]
     fn a_full_listener_accepts_again_when_a_connection_closes() {
-        let admission = admission(Caps { all: 3, per_source: 2 }, 100);
+        let admission = admission(caps(3, 2), 100);
         let first = enter(&admission, "2001:db8::1").unwrap();
         let second = enter(&admission, "2001:db8::ffff:2").unwrap();
         assert!(enter(&admission, "2001:db8::3").is_none()); // the same network
@@ -383,7 +387,7 @@ mod tests {
 
     #[test]
     fn a_proxy_may_have_seven_eighths_of_the_connections() {
-        let admission = admission(Caps { all: 80, per_source: 5 }, 1_000);
+        let admission = admission(caps(80, 5), 1_000);
         let proxy: Vec<Slot> = (0..80).map_while(|_| enter(&admission, "192.0.2.1")).collect();
         assert_eq!(proxy.len(), 70);
         let others: Vec<Slot> = (0..80).map_while(|_| enter(&admission, "203.0.113.7")).collect();
@@ -393,7 +397,7 @@ mod tests {
     /// Behind a load balancer, the cap for one source is that of each client.
     #[test]
     fn a_connection_can_be_counted_for_the_client_behind_a_load_balancer() {
-        let admission = admission(Caps { all: 80, per_source: 2 }, 1_000);
+        let admission = admission(caps(80, 2), 1_000);
         let trusts = |peer: IpAddr| peer == IpAddr::from([192, 0, 2, 1]);
         let client = IpAddr::from([203, 0, 113, 7]);
         let mut slots: Vec<Slot> = (0..4).map_while(|_| enter(&admission, "192.0.2.1")).collect();
@@ -413,7 +417,7 @@ mod tests {
     /// Guaranteed and shared files are free again when all connections have closed, in whatever order.
     #[test]
     fn files_are_given_back() {
-        let admission = admission(Caps { all: 90, per_source: 90 }, 40); // ten guaranteed for each of two, twenty shared
+        let admission = admission(caps(90, 90), 40); // ten guaranteed for each of two, twenty shared
         for _ in 0..3 {
             let mut slots: Vec<Slot> =
                 (0..90).map_while(|_| enter(&admission, "203.0.113.7")).collect();

@@ -68,6 +68,7 @@ impl<'g> Reader<'g> {
         let caps = Caps {
             all: self.check(&named("max_connections"), value::count).unwrap_or(1),
             per_source: self.check(&named("max_connections_per_source"), value::count).unwrap_or(1),
+            files_each: if group == "proxy" { 2 } else { 1 },
         };
         Listen { address, tls, timeouts, caps }
     }
