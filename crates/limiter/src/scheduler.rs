@@ -13,12 +13,14 @@
 //!
 //! - [`machine`] decides: seats, classes, deadlines. It is pure: time is an argument, and nothing waits.
 //! - [`fair_queue`] orders the keys within a class.
+//! - [`key_shares`] keeps one key from using all seats.
 //! - [`Classes::seats`] divides the seats among the classes.
 //! - This file lets tasks wait for what the machine decides.
 //!
 //! It is not a rate limit, and it does not choose `L`.
 
 mod fair_queue;
+mod key_shares;
 mod machine;
 mod recent;
 mod shed;
@@ -41,7 +43,8 @@ use tokio::time::Instant;
 ///
 /// Each class has some of the seats reserved; see [`Classes`]. A class may use seats that other classes have not needed for 10
 /// to 20 s. The requests of one class are ordered fairly by key: a key with a thousand waiting requests delays another key by at
-/// most one turn.
+/// most one turn. And one key uses at most a quarter of the seats, unless the others need fewer than the rest: as many as they
+/// used and waited for at a time in the last 10 to 20 s.
 ///
 /// Clones share the same seats. Use one scheduler for each upstream, and share it between all threads.
 ///
@@ -65,9 +68,9 @@ use tokio::time::Instant;
 /// let waiting = scheduler.enter(high, bob, Span::from_millis(500));
 /// let (payment, _) = tokio::join!(waiting, async { seats.truncate(7) });
 /// let payment = payment?;
-/// assert!(scheduler.try_enter(low).is_none() && scheduler.try_enter(high).is_none());
+/// assert!(scheduler.try_enter(low, alice).is_none() && scheduler.try_enter(high, bob).is_none());
 /// drop(payment);
-/// assert!(scheduler.try_enter(low).is_none() && scheduler.try_enter(high).is_some());
+/// assert!(scheduler.try_enter(low, alice).is_none() && scheduler.try_enter(high, bob).is_some());
 /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -102,6 +105,7 @@ pub struct SchedulerSettings {
 pub struct Seat {
     shared: Arc<SharedMachine>,
     class: ClassIndex,
+    key: u64,
 }
 
 /// What a scheduler does at the moment; see [`Scheduler::reading`].
@@ -211,7 +215,7 @@ impl Scheduler {
     pub async fn enter(&self, class: ClassIndex, key: u64, patience: Span) -> Result<Seat, Shed> {
         let request = ArrivingRequest { class, key, patience };
         let waiting: Result<_, Shed> = self.shared.with(|machine| {
-            if let Some(class) = machine.start(class) {
+            if let Some(class) = machine.start(class, key) {
                 return Ok(Entrance::Open(class));
             }
             let (wake_up, outcome) = oneshot::channel();
@@ -219,7 +223,9 @@ impl Scheduler {
             Ok(Entrance::Queue(ticket, outcome, machine.now().after(patience)))
         });
         let (ticket, outcome, deadline) = match waiting? {
-            Entrance::Open(class) => return Ok(Seat { shared: Arc::clone(&self.shared), class }),
+            Entrance::Open(class) => {
+                return Ok(Seat { shared: Arc::clone(&self.shared), class, key });
+            }
             Entrance::Queue(ticket, outcome, deadline) => (ticket, outcome, deadline),
         };
         let shared = Arc::clone(&self.shared);
@@ -227,22 +233,22 @@ impl Scheduler {
         WaitingRequest { shared, ticket, outcome, deadline, look_at: Timestamp::EPOCH }.wait().await
     }
 
-    /// Takes a seat if one is free and no other request of the class waits. Otherwise it does nothing; the caller may use
+    /// Takes a seat if one is free for the class and the key. Otherwise it does nothing; the caller may use
     /// [`Scheduler::enter`].
     ///
     /// ```
     /// use tidegate::{Scheduler, SchedulerSettings};
     /// let scheduler = Scheduler::new(SchedulerSettings { limit: Some(4), ..Default::default() })?;
-    /// let low = scheduler.classes().find("low").unwrap();
-    /// let seats: Vec<_> = (0..4).map(|_| scheduler.try_enter(low).unwrap()).collect();
-    /// assert!(scheduler.try_enter(low).is_none());
+    /// let (low, alice) = (scheduler.classes().find("low").unwrap(), 1);
+    /// let seats: Vec<_> = (0..4).map(|_| scheduler.try_enter(low, alice).unwrap()).collect();
+    /// assert!(scheduler.try_enter(low, alice).is_none());
     /// drop(seats);
-    /// assert!(scheduler.try_enter(low).is_some());
+    /// assert!(scheduler.try_enter(low, alice).is_some());
     /// # Ok::<(), tidegate::ClassesError>(())
     /// ```
-    pub fn try_enter(&self, class: ClassIndex) -> Option<Seat> {
-        let class = self.shared.with(|machine| machine.start(class))?;
-        Some(Seat { shared: Arc::clone(&self.shared), class })
+    pub fn try_enter(&self, class: ClassIndex, key: u64) -> Option<Seat> {
+        let class = self.shared.with(|machine| machine.start(class, key))?;
+        Some(Seat { shared: Arc::clone(&self.shared), class, key })
     }
 
     /// Changes how many requests may be in flight. Fails, without a change, if there are fewer seats than classes.
@@ -288,7 +294,7 @@ impl Scheduler {
     /// ```
     /// use tidegate::{Scheduler, SchedulerSettings};
     /// let scheduler = Scheduler::new(SchedulerSettings { limit: Some(8), ..Default::default() })?;
-    /// let _seat = scheduler.try_enter(scheduler.classes().find("high").unwrap());
+    /// let _seat = scheduler.try_enter(scheduler.classes().find("high").unwrap(), 7);
     /// let high = &scheduler.reading().classes[1];
     /// assert_eq!((high.name.as_str(), high.reserved, high.in_flight), ("high", 2, 1));
     /// # Ok::<(), tidegate::ClassesError>(())
@@ -316,7 +322,7 @@ impl Scheduler {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.shared.with(|machine| machine.finish(self.class));
+        self.shared.with(|machine| machine.finish(self.class, self.key));
     }
 }
 
@@ -365,9 +371,9 @@ impl SharedMachine {
         done
     }
 
-    fn wake(self: &Arc<Self>, EndedWait { class, waiter, end }: EndedWait<WakeUp>) {
+    fn wake(self: &Arc<Self>, EndedWait { class, key, waiter, end }: EndedWait<WakeUp>) {
         let outcome = match end {
-            WaitEnd::Started => Ok(Seat { shared: Arc::clone(self), class }),
+            WaitEnd::Started => Ok(Seat { shared: Arc::clone(self), class, key }),
             WaitEnd::Shed(shed) => Err(shed),
         };
         drop(waiter.send(outcome));

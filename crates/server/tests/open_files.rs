@@ -22,7 +22,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 use support::http1::Wire;
-use support::upstream::{free_address, listen};
+use support::upstream::{Upstream, free_address, listen};
 use support::{Server, connect, request};
 
 const WORKERS: [&str; 2] = ["--workers", "2"];
@@ -116,6 +116,35 @@ fn ready_says_when_connections_are_not_accepted() {
     limit("1000");
     server.until("it goes on", |_| ready().contains("\"ready\""));
     drop(waiting);
+}
+
+/// The story: when the proxy itself could open no more files, its clients got 502, and `/ready` said that the upstream servers were
+/// down.
+#[test]
+fn a_lack_of_files_is_not_the_fault_of_the_upstream_servers() {
+    let upstream = Upstream::start("site");
+    let url = format!("http://{}", upstream.address);
+    let flags = ["--proxy-listen", "127.0.0.1:0", "--proxy-upstream", url.as_str()];
+    let server = Server::start(&[&PATIENT[..], &flags].concat());
+    let [mut operator, mut client] = [server.http, server.proxy].map(Wire::to);
+    let ask = |wire: &mut Wire, path: &str| {
+        wire.send(format!("GET {path} HTTP/1.1\r\nhost: t\r\n\r\n").as_bytes());
+        wire.answer().unwrap()
+    };
+    assert_eq!(ask(&mut client, "/").status, 200);
+    let limit = |files: &str| {
+        let pid = format!("--pid={}", server.pid());
+        let done = Command::new("prlimit").args([&pid, &format!("--nofile={files}:")]).status();
+        assert!(done.unwrap().success());
+    };
+    limit("10"); // fewer than are open
+    for _ in 0..10 {
+        let answer = ask(&mut client, "/");
+        assert_eq!((answer.status, answer.field("retry-after")), (503, Some("1")), "{answer:?}");
+        assert!(!ask(&mut operator, "/ready").body.contains("upstream"));
+    }
+    limit("1000");
+    assert_eq!(ask(&mut client, "/").status, 200);
 }
 
 #[test]

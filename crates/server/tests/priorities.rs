@@ -186,7 +186,7 @@ fn what_a_shed_request_took_is_given_back() {
         assert!(reply.field("retry-after").unwrap().parse::<u32>().unwrap() >= 1);
     }
     assert_eq!(classes(&server)["hasty"]["shed"]["waited_too_long"], 15);
-    // Of ten an hour, none is used.
+    // Of ten an hour, none is used. The next request waits for no more than a moment, so the seat must be free before it comes.
     running[0].answer.send(OK).unwrap();
     server.until("a seat is free", |server| classes(server)["low"]["in_flight"] == 2);
     let mut passes = send(&server, "/counted", &HASTY);

@@ -177,7 +177,7 @@ fn what_a_limit_refuses_does_not_reach_the_upstream_server() {
     }
     assert_eq!(upstream.seen().len(), 2);
     // A preflight is not limited, and the refusal can be read by a script.
-    wire.send(b"OPTIONS / HTTP/1.1\r\nhost: x\r\n\r\n");
+    wire.send(b"OPTIONS / HTTP/1.1\r\nhost: x\r\norigin: https://y\r\naccess-control-request-method: PUT\r\n\r\n");
     assert_eq!(wire.answer().unwrap().status, 200);
     wire.send(b"GET / HTTP/1.1\r\nhost: x\r\norigin: http://other\r\n\r\n");
     let refused = wire.answer().unwrap();

@@ -131,10 +131,20 @@ impl<W> FairQueue<W> {
         }
     }
 
-    /// Removes the request whose turn it is.
-    pub(super) fn pop(&mut self) -> Option<Dequeued<W>> {
+    /// Whether a request of a key waits that may start.
+    pub(super) fn has_turn(&self, may_start: impl Fn(u64) -> bool) -> bool {
+        self.turns.iter().any(|turn| may_start(turn.key))
+    }
+
+    /// Removes the request whose turn it is: the first of a key that may start one.
+    ///
+    /// Keys that may not are passed over. They lose their place, and begin again at virtual time, like a key that was away: no
+    /// credit, and by 3 above they wait for at most one turn of every other key from when they may start again.
+    pub(super) fn pop(&mut self, may_start: impl Fn(u64) -> bool) -> Option<Dequeued<W>> {
         let keys = self.turns.len();
-        let turn = self.turns.pop_first()?;
+        let turn = *self.turns.iter().find(|turn| may_start(turn.key))?;
+        let passed_over: Vec<KeyTurn> = self.turns.range(..turn).copied().collect();
+        self.turns.remove(&turn);
         let queue = self.keys.get(&turn.key).copied()?;
         let (&place, _) = self.requests.range((turn.key, 0)..).next()?;
         let request = self.requests.remove(&place)?;
@@ -142,6 +152,11 @@ impl<W> FairQueue<W> {
         let (next, left) = (turn.tag.saturating_add(ROUND), queue.length.saturating_sub(1));
         self.index_length(turn.key, queue.length, left);
         self.assign(turn.key, next, left);
+        for passed in passed_over {
+            self.turns.remove(&passed);
+            let length = self.keys.get(&passed.key).map_or(0, |queue| queue.length);
+            self.assign(passed.key, passed.tag.max(self.virtual_time), length);
+        }
         self.forget();
         Some(Dequeued { key: turn.key, number: place.1, request })
     }

@@ -22,11 +22,15 @@
 //! this cannot starve a class, unlike the keys within a class ([`FairQueue`](super::fair_queue::FairQueue)). A start is
 //! charged, not the time that it holds the seat, because that is not known yet.
 //!
-//! Between two calls no class with waiting requests may start one. This has two consequences. A request that may start when it
-//! arrives overtakes no request of its class. And if requests of another class wait then, it starts in a reserved seat: for
+//! One key uses at most a quarter of the seats while others need the rest ([`KeyShares`](super::key_shares::KeyShares)), in all
+//! classes together. A request whose key may start none is passed over, as if it did not wait.
+//!
+//! Between two calls no class with waiting requests, of keys that may start one, may start one. This has two consequences. A request
+//! that may start when it arrives overtakes no such request of its class. And if requests of another class wait then, it starts in a reserved seat: for
 //! classes with all their reserved seats in use, the condition for unreserved ones is the same.
 
 use super::fair_queue::{Dequeued, FairQueue, QueuedRequest};
+use super::key_shares::KeyShares;
 use super::recent::{Ended, Progress, Recent, WindowClock, retry_after};
 use super::shed::{Shed, ShedReason};
 use std::collections::BTreeSet;
@@ -50,6 +54,7 @@ pub(super) struct Machine<W> {
     max_waiting: usize,
     in_flight: usize,
     waiting: usize,
+    shares: KeyShares,
     deadlines: BTreeSet<(Timestamp, Ticket)>,
     /// The number of the last ticket.
     tickets: u64,
@@ -105,6 +110,7 @@ pub(super) struct Ticket {
 #[derive(Debug)]
 pub(super) struct EndedWait<W> {
     pub(super) class: ClassIndex,
+    pub(super) key: u64,
     pub(super) waiter: W,
     pub(super) end: WaitEnd,
 }
@@ -147,6 +153,7 @@ impl<W> Machine<W> {
             max_waiting,
             in_flight: 0,
             waiting: 0,
+            shares: KeyShares::new(),
             deadlines: BTreeSet::new(),
             tickets: 0,
             virtual_time: 0,
@@ -177,6 +184,7 @@ impl<W> Machine<W> {
             class.charge = charge(weight);
         }
         self.limit = limit;
+        self.shares.set_limit(limit);
         self.start_waiting();
         Ok(())
     }
@@ -188,6 +196,7 @@ impl<W> Machine<W> {
         let ended = self.windows.roll(self.now);
         if ended != Ended::None {
             self.classes.iter_mut().for_each(|class| class.recent.roll(ended, class.demand()));
+            self.shares.roll(ended);
         }
         self.expire(); // after the windows: until now, these requests were part of the demand
         if ended != Ended::None {
@@ -195,12 +204,12 @@ impl<W> Machine<W> {
         }
     }
 
-    /// Starts a request if it need not wait, and returns the class whose seat it has. If others of its class wait, no seat is
-    /// free for it, as the head of this file says.
-    pub(super) fn start(&mut self, class: ClassIndex) -> Option<ClassIndex> {
+    /// Starts a request of this key if it need not wait, and returns the class whose seat it has. If others of its class wait that
+    /// may start, no seat is free for it, as the head of this file says.
+    pub(super) fn start(&mut self, class: ClassIndex, key: u64) -> Option<ClassIndex> {
         let at = self.position(class)?;
-        self.free_seat_for(at)?;
-        self.take_seat(at);
+        self.free_seat_for(at).filter(|_| self.shares.may_start(key, self.free()))?;
+        self.take_seat(at, key);
         Some(ClassIndex::at(at))
     }
 
@@ -209,6 +218,20 @@ impl<W> Machine<W> {
         let at = self.position(request.class).unwrap_or(0);
         // A request that was shed counts as demand as well: with more seats it would have started.
         self.with_class(at, |class| class.recent.count_demand(class.demand().saturating_add(1)));
+        self.shares.enter_queue(request.key);
+        let entered = self.enter_queue(at, request, waiter);
+        if entered.is_err() {
+            self.shares.leave_queue(request.key);
+        }
+        entered
+    }
+
+    fn enter_queue(
+        &mut self,
+        at: usize,
+        request: ArrivingRequest,
+        waiter: W,
+    ) -> Result<Ticket, Shed> {
         let deadline = self.now.after(request.patience).unwrap_or(Timestamp::END);
         if deadline <= self.now {
             return Err(self.shed(at, ShedReason::WaitedTooLong));
@@ -234,9 +257,10 @@ impl<W> Machine<W> {
         Some(request.waiter)
     }
 
-    /// Takes back the seat of a request that was started in this class.
-    pub(super) fn finish(&mut self, class: ClassIndex) {
+    /// Takes back the seat of a request of this key that was started in this class.
+    pub(super) fn finish(&mut self, class: ClassIndex, key: u64) {
         self.in_flight = self.in_flight.saturating_sub(1);
+        self.shares.finish(key);
         self.with_class(class.position(), |class| {
             class.in_flight = class.in_flight.saturating_sub(1);
         });
@@ -272,15 +296,18 @@ impl<W> Machine<W> {
     /// Starts waiting requests until none may start.
     fn start_waiting(&mut self) {
         while let Some((at, kind)) = self.next_class() {
+            let (shares, free) = (&self.shares, self.free());
             let Some(class) = self.classes.get_mut(at) else { return };
             if kind == SeatKind::Unreserved {
                 self.virtual_time = class.charge(self.virtual_time);
             }
-            let Some(Dequeued { key, number, request }) = class.queue.pop() else { return };
+            let popped = class.queue.pop(|key| shares.may_start(key, free));
+            let Some(Dequeued { key, number, request }) = popped else { return };
             let class = ClassIndex::at(at);
             self.left(request.deadline, Ticket { number, key, class });
-            self.take_seat(at);
-            self.ended.push(EndedWait { class, waiter: request.waiter, end: WaitEnd::Started });
+            self.take_seat(at, key);
+            let (waiter, end) = (request.waiter, WaitEnd::Started);
+            self.ended.push(EndedWait { class, key, waiter, end });
         }
     }
 
@@ -289,7 +316,10 @@ impl<W> Machine<W> {
         if self.waiting == 0 {
             return None;
         }
-        let waiting = || self.classes.iter().enumerate().filter(|(_, c)| !c.queue.is_empty());
+        let free = self.free();
+        let has_turn =
+            |class: &ClassQueue<W>| class.queue.has_turn(|key| self.shares.may_start(key, free));
+        let waiting = || self.classes.iter().enumerate().filter(|(_, class)| has_turn(class));
         let may_take = |kind| move |at: &usize| self.free_seat_for(*at) == Some(kind);
         if let Some(at) = waiting().map(|(at, _)| at).find(may_take(SeatKind::Reserved)) {
             return Some((at, SeatKind::Reserved));
@@ -301,8 +331,10 @@ impl<W> Machine<W> {
 
     /// Which seat the class may take now; the formula at the head of this file.
     fn free_seat_for(&self, at: usize) -> Option<SeatKind> {
-        let Some(limit) = self.limit else { return Some(SeatKind::Reserved) };
-        let free = limit.saturating_sub(self.in_flight);
+        if self.limit.is_none() {
+            return Some(SeatKind::Reserved);
+        }
+        let free = self.free();
         let class = self.classes.get(at).filter(|_| free > 0)?;
         if class.in_flight < class.reserved {
             return Some(SeatKind::Reserved);
@@ -312,8 +344,14 @@ impl<W> Machine<W> {
         (free > kept).then_some(SeatKind::Unreserved)
     }
 
-    fn take_seat(&mut self, at: usize) {
+    /// How many seats no request has.
+    fn free(&self) -> usize {
+        self.limit.map_or(usize::MAX, |limit| limit.saturating_sub(self.in_flight))
+    }
+
+    fn take_seat(&mut self, at: usize, key: u64) {
         self.in_flight = self.in_flight.saturating_add(1);
+        self.shares.start(key);
         self.with_class(at, |class| {
             class.in_flight = class.in_flight.saturating_add(1);
             class.counts.started = class.counts.started.saturating_add(1);
@@ -337,7 +375,7 @@ impl<W> Machine<W> {
             let request = queue.and_then(|queue| queue.remove(ticket.key, ticket.number));
             self.left(deadline, ticket);
             if let Some(request) = request {
-                self.shed_waiting(at, request.waiter, ShedReason::WaitedTooLong);
+                self.shed_waiting(ticket, request.waiter, ShedReason::WaitedTooLong);
             }
         }
     }
@@ -349,14 +387,16 @@ impl<W> Machine<W> {
         let mut evicted =
             lower.filter_map(|(at, c)| Some((at, c.queue.remove_youngest_of_longest()?)));
         let Some((low, Dequeued { key, number, request })) = evicted.next() else { return false };
-        self.left(request.deadline, Ticket { number, key, class: ClassIndex::at(low) });
-        self.shed_waiting(low, request.waiter, ShedReason::Evicted);
+        let ticket = Ticket { number, key, class: ClassIndex::at(low) };
+        self.left(request.deadline, ticket);
+        self.shed_waiting(ticket, request.waiter, ShedReason::Evicted);
         true
     }
 
-    fn shed_waiting(&mut self, at: usize, waiter: W, reason: ShedReason) {
-        let end = WaitEnd::Shed(self.shed(at, reason));
-        self.ended.push(EndedWait { class: ClassIndex::at(at), waiter, end });
+    fn shed_waiting(&mut self, ticket: Ticket, waiter: W, reason: ShedReason) {
+        let Ticket { class, key, .. } = ticket;
+        let end = WaitEnd::Shed(self.shed(class.position(), reason));
+        self.ended.push(EndedWait { class, key, waiter, end });
     }
 
     /// Counts a request that is shed, and says when it should try again.
@@ -373,6 +413,7 @@ impl<W> Machine<W> {
     /// that no class is ahead of another when requests wait the next time.
     fn left(&mut self, deadline: Timestamp, ticket: Ticket) {
         self.deadlines.remove(&(deadline, ticket));
+        self.shares.leave_queue(ticket.key);
         self.waiting = self.waiting.saturating_sub(1);
         if self.waiting == 0 {
             self.virtual_time = 0;
@@ -461,5 +502,6 @@ impl<W> Machine<W> {
         assert_eq!(self.waiting, self.deadlines.len());
         assert_eq!(self.in_flight, sum(|class| class.in_flight));
         self.classes.iter().for_each(|class| class.queue.assert_consistent());
+        self.shares.assert_consistent(self.in_flight, self.waiting);
     }
 }

@@ -175,7 +175,7 @@ impl<S: Store + 'static> Gate<'_, S> {
     fn try_seat(&self, verdict: &Verdict) -> Option<Option<Seat>> {
         match &self.settings.scheduler {
             None => Some(None),
-            Some(scheduler) => scheduler.try_enter(verdict.priority).map(Some),
+            Some(scheduler) => scheduler.try_enter(verdict.priority, verdict.turn_key()).map(Some),
         }
     }
 

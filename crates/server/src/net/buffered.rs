@@ -134,6 +134,11 @@ impl<'p> BufferedConnection<'p> {
         self.stream.reset_at_close();
     }
 
+    /// Whether the client has closed its side, also if bytes before that were not read yet. Where the system does not say so, false.
+    pub(crate) fn has_hung_up(&self) -> bool {
+        self.stream.has_hung_up()
+    }
+
     /// Sets the deadline of the next reads.
     pub(crate) fn wait_within(&mut self, time: Duration) {
         self.deadline.set(after(time));

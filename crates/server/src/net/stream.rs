@@ -1,5 +1,7 @@
 //! The byte stream of a connection: plain TCP, or TLS over it.
 
+#[cfg(target_os = "linux")]
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::RecvFlags;
 use std::io;
 use std::pin::Pin;
@@ -48,6 +50,24 @@ impl Stream {
         };
         // It fails only for a socket that is closed.
         let _ = socket.set_zero_linger();
+    }
+
+    /// Whether the peer has closed its side, also if bytes before that were not read yet. Where the system does not say so, false.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn has_hung_up(&self) -> bool {
+        let socket = match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => stream.get_ref().0,
+        };
+        let mut polled = [PollFd::new(socket, PollFlags::RDHUP)];
+        let ready = rustix::event::poll(&mut polled, Some(&Timespec::default()));
+        // `HUP` and `ERR` are reported without being asked for.
+        ready.is_ok_and(|ready| ready > 0)
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn has_hung_up(&self) -> bool {
+        false
     }
 
     /// Whether bytes have arrived that were not read yet.

@@ -26,6 +26,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use std::net::{IpAddr, Ipv6Addr};
+use std::rc::Rc;
 use tidegate::{Cost, Span};
 use tokio::time::timeout;
 
@@ -93,7 +94,7 @@ impl<S: Backend> Proxy<S> {
         if size(request.headers()) > MOST_ASKED {
             return Err(too_large());
         }
-        let bounds = client.exchange(None).ok_or(UpstreamError::NoRoom);
+        let bounds = client.exchange(None, Rc::default()).ok_or(UpstreamError::NoRoom);
         let asking = async {
             let mut record = RequestRecord::default();
             answer(auth.send(request, None, bounds?, &mut record).await?).await
@@ -209,15 +210,20 @@ fn too_large() -> Answer {
 /// The answer to a request about which the auth server said nothing.
 fn failed(error: &UpstreamError) -> Answer {
     let (status, text) = match error {
-        UpstreamError::Full | UpstreamError::Drained | UpstreamError::NoRoom => {
+        UpstreamError::Full
+        | UpstreamError::Drained
+        | UpstreamError::NoRoom
+        | UpstreamError::NoFiles => {
             (StatusCode::SERVICE_UNAVAILABLE, "cannot be asked at the moment")
         }
         UpstreamError::TimedOut | UpstreamError::TimedOutByClient => {
             (StatusCode::GATEWAY_TIMEOUT, "did not answer in time")
         }
-        UpstreamError::Unreachable | UpstreamError::Broken(_) | UpstreamError::Invalid(_) => {
-            (StatusCode::BAD_GATEWAY, "gave no valid answer")
-        }
+        UpstreamError::Unreachable
+        | UpstreamError::Broken(_)
+        | UpstreamError::Invalid(_)
+        | UpstreamError::CutShort
+        | UpstreamError::SlowClient => (StatusCode::BAD_GATEWAY, "gave no valid answer"),
     };
     let answer = Answer::problem(status, &format!("the auth server {text}"));
     if status == StatusCode::SERVICE_UNAVAILABLE {

@@ -52,7 +52,9 @@ impl BodyPump {
         loop {
             ready!(self.pipe.poll_room(context));
             if !stream.input.is_empty() {
-                ready!(self.room.poll(bounds::PROXY_PIECE, context));
+                let room = self.room.poll(bounds::PROXY_PIECE, context);
+                self.pipe.set_lacks_memory(room.is_pending());
+                ready!(room);
             }
             let decoded = match self.decoder.next(&mut stream.input) {
                 Ok(decoded) => decoded,

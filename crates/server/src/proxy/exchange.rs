@@ -10,7 +10,7 @@ use super::headers::{self, Forwarding, UpstreamOutcome};
 use super::interim::InterimAnswers;
 use super::request_body::{BodyProgress, RequestBody};
 use super::routes::{HostField, ServerUrl, UpstreamTimeouts};
-use super::upstream::{UpstreamBody, UpstreamError};
+use super::upstream::{ClientPresence, UpstreamBody, UpstreamError};
 use crate::backend::Backend;
 use crate::net::after;
 use crate::timers;
@@ -22,9 +22,19 @@ use http_body::Body;
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::pin;
+use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 use tidegate::{Report, Verdict};
+
+/// The client's side of an exchange.
+pub(crate) struct ClientSide<'c> {
+    pub(crate) client: &'c ProxyClient,
+    /// The interim answers that it gets.
+    pub(crate) interim: &'c InterimAnswers,
+    /// Whether it is still there.
+    pub(crate) presence: &'c Rc<ClientPresence>,
+}
 
 impl<S: Backend> Proxy<S> {
     /// Sends an admitted request to an upstream server, and returns its answer as the client gets it.
@@ -33,25 +43,26 @@ impl<S: Backend> Proxy<S> {
         mut admitted: Admitted,
         mut head: Parts,
         body: RequestBody,
-        client: &ProxyClient,
-        interim: &InterimAnswers,
+        side: &ClientSide<'_>,
     ) -> Result<Response<UpstreamBody>, Answer> {
-        let body = admitted.record.counting(body);
-        let body = match &admitted.pool.group.spec.auth {
+        let spec = &admitted.pool.group.spec;
+        let least_rate = spec.min_body_rate.filter(|_| spec.concurrency.is_some());
+        let body = admitted.record.counting(body).at_least(least_rate);
+        let body = match &spec.auth {
             Some(auth) => body.without_trailers(&auth.headers),
             None => body,
         };
         let is_eleven = head.version == http::Version::HTTP_11;
         let upgrade = headers::is_upgrade(&head.headers).filter(|_| is_eleven);
-        self.prepare(&admitted, &mut head, client.peer, upgrade.as_ref());
+        self.prepare(&admitted, &mut head, side.client.peer, upgrade.as_ref());
         admitted.record.identified(&head.headers);
         if body.size_hint().exact().is_none() {
             // hyper sends no body with a GET otherwise.
             head.headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
         let mut request = Request::from_parts(head, body);
-        interim.watch(&mut request);
-        let sent = self.send(&mut admitted, request, client, interim).await;
+        side.interim.watch(&mut request);
+        let sent = self.send(&mut admitted, request, side).await;
         let checked = sent.and_then(|answer| checked(answer, upgrade.as_ref()));
         let mut answer = match checked {
             Ok(answer) => answer,
@@ -72,9 +83,6 @@ impl<S: Backend> Proxy<S> {
             self.style.write(verdict, answer.headers_mut());
             expose(answer.headers_mut(), admitted.cross_origin);
         }
-        if let Some(seat) = admitted.seat.take() {
-            answer.body_mut().hold_seat(admitted.pool.held_seats.hold(seat));
-        }
         answer.body_mut().keep_record(admitted.record);
         Ok(answer)
     }
@@ -84,8 +92,7 @@ impl<S: Backend> Proxy<S> {
         &self,
         admitted: &mut Admitted,
         request: Request<RequestBody>,
-        client: &ProxyClient,
-        interim: &InterimAnswers,
+        side: &ClientSide<'_>,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
         let timeouts = admitted.pool.group.spec.timeouts;
         let until = timeouts.total.map(after);
@@ -94,16 +101,21 @@ impl<S: Backend> Proxy<S> {
             let waited = progress.as_ref().map(BodyProgress::waited_for_client);
             match leaves_too_little(timeouts, waited.unwrap_or_default()) {
                 true => UpstreamError::TimedOutByClient,
-                false => UpstreamError::TimedOut,
+                false => {
+                    side.presence.release();
+                    UpstreamError::TimedOut
+                }
             }
         };
-        let bounds = client.exchange(until).ok_or(UpstreamError::NoRoom)?;
+        let presence = Rc::clone(side.presence);
+        let bounds = side.client.exchange(until, presence).ok_or(UpstreamError::NoRoom)?;
         let (pool, home) = (&admitted.pool, admitted.home.as_deref());
         let mut sending = pin!(pool.send(request, home, bounds, &mut admitted.record));
         let mut over = until.map(|until| Box::pin(timers::sleep_until(until)));
         poll_fn(|context| {
             let sent = sending.as_mut().poll(context);
-            if interim.are_too_many() {
+            if side.interim.are_too_many() {
+                side.presence.release();
                 return Poll::Ready(Err(UpstreamError::Invalid("too many interim answers")));
             }
             if let (Poll::Pending, Some(over)) = (&sent, &mut over) {
@@ -207,15 +219,19 @@ fn tell(verdict: &Verdict, headers: &mut HeaderMap) {
 
 /// Refuses an answer that two readers could understand differently.
 fn checked(
-    answer: Response<UpstreamBody>,
+    mut answer: Response<UpstreamBody>,
     upgrade: Option<&HeaderValue>,
 ) -> Result<Response<UpstreamBody>, UpstreamError> {
     let (status, fields) = (answer.status(), answer.headers());
-    headers::check_response(status, fields, answer.version()).map_err(UpstreamError::Invalid)?;
+    let mut checked = headers::check_response(status, fields, answer.version());
     if status == StatusCode::SWITCHING_PROTOCOLS
         && !upgrade.is_some_and(|upgrade| headers::accepts_upgrade(fields, upgrade))
     {
-        return Err(UpstreamError::Invalid("it switches to a protocol that was not asked for"));
+        checked = Err("it switches to a protocol that was not asked for");
+    }
+    if let Err(why) = checked {
+        answer.body_mut().refuse();
+        return Err(UpstreamError::Invalid(why));
     }
     Ok(answer)
 }
@@ -226,9 +242,12 @@ fn failed(error: &UpstreamError) -> Answer {
             StatusCode::BAD_GATEWAY
         }
         UpstreamError::TimedOut | UpstreamError::TimedOutByClient => StatusCode::GATEWAY_TIMEOUT,
-        UpstreamError::Full | UpstreamError::Drained | UpstreamError::NoRoom => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
+        UpstreamError::Full
+        | UpstreamError::Drained
+        | UpstreamError::NoRoom
+        | UpstreamError::NoFiles => StatusCode::SERVICE_UNAVAILABLE,
+        UpstreamError::CutShort => StatusCode::BAD_REQUEST,
+        UpstreamError::SlowClient => StatusCode::REQUEST_TIMEOUT,
     };
     let answer = Answer::problem(status, &error.to_string());
     if status == StatusCode::SERVICE_UNAVAILABLE {
@@ -250,9 +269,10 @@ mod tests {
             leaves_too_little(timeouts, ms(waited))
         };
         // `first_byte` is longer than `total`, so a quarter of `total` decides.
-        assert_eq!([0, 1_499, 1_501, 1_850, 9_000].map(|waited| left(30, Some(2), waited)), [
-            false, false, true, true, true
-        ]);
+        assert_eq!(
+            [0, 1_499, 1_501, 1_850, 9_000].map(|waited| left(30, Some(2), waited)),
+            [false, false, true, true, true]
+        );
         assert_eq!([0, 6_999, 7_001].map(|waited| left(3, Some(10), waited)), [false, false, true]);
         assert_eq!([7_400, 7_501].map(|waited| left(1, Some(10), waited)), [false, true]);
         assert!(!left(1, None, 100_000));

@@ -12,8 +12,9 @@ use super::identity::{RequestIdentity, TokenVerifier};
 use super::live_routes::{LiveRoutes, RouteTable};
 use super::observe::RequestRecord;
 use super::piece_room::PieceRoom;
+use super::preflight::is_preflight;
 use super::routes::BalanceBy;
-use super::upstream::{ExchangeBounds, Pool, UpstreamGroup};
+use super::upstream::{ClientPresence, ExchangeBounds, Pool, SeatRequest, UpstreamGroup};
 use crate::backend::Backend;
 use crate::bounds;
 use crate::decision_logs::DecisionLogs;
@@ -23,7 +24,7 @@ use crate::supervise::contained;
 use crate::timers;
 use crate::web::{Answer, HeadError, PROBLEM};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use rustls::ClientConfig;
 use std::cell::{Cell, RefCell};
 use std::mem;
@@ -33,7 +34,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate::http::{HeaderStyle, is_grpc, refusal_to};
-use tidegate::{Check, CheckError, Limiter, Seat, Span, Verdict};
+use tidegate::{Check, CheckError, Limiter, Span, Verdict};
 use tidegate_policy::{AttributeError, Attributes};
 use tokio::time::Instant;
 
@@ -92,9 +93,14 @@ pub(crate) struct ProxyClient {
 
 impl ProxyClient {
     /// The memory for an exchange with an upstream server that ends at this instant; `None` if there is none.
-    pub(super) fn exchange(&self, until: Option<Instant>) -> Option<ExchangeBounds> {
+    pub(super) fn exchange(
+        &self,
+        until: Option<Instant>,
+        presence: Rc<ClientPresence>,
+    ) -> Option<ExchangeBounds> {
         let held = self.account.hold_for_long(bounds::EXCHANGE)?;
-        Some(ExchangeBounds { until, room: PieceRoom::new(Rc::clone(&self.account)), held })
+        let room = PieceRoom::new(Rc::clone(&self.account));
+        Some(ExchangeBounds { until, room, held, presence })
     }
 }
 
@@ -105,8 +111,6 @@ pub(crate) struct Admitted {
     pub(super) home: Option<String>,
     /// `None`: the request is not limited.
     pub(super) verdict: Option<Verdict>,
-    /// Its seat, if the group has a bounded number of them.
-    pub(super) seat: Option<Seat>,
     pub(super) cross_origin: bool,
     pub(super) record: RequestRecord,
     /// What the auth server said, if one was asked.
@@ -223,8 +227,11 @@ impl<S: Backend> Proxy<S> {
             None => attributes,
         };
         let cross_origin = head.headers.contains_key(header::ORIGIN);
+        let address = attributes.get("ip").and_then(|address| address.parse().ok());
+        let address = address.unwrap_or(client.peer);
         // A denied preflight would hide the denial from the page.
-        let verdict = if head.method == Method::OPTIONS {
+        let verdict = if is_preflight(head) {
+            self.take_for_preflight(&pool, address, head).await?;
             None
         } else {
             let is_bounded = pool.group.seats.is_some();
@@ -232,16 +239,15 @@ impl<S: Backend> Proxy<S> {
         };
         // Only now, so that a request with a wrong token has taken from all limits that do not depend on it.
         let said = identity.check().inspect_err(|_| self.metrics.refused(Refused::Unauthorized))?;
-        let seat = match &pool.group.seats {
-            None => None,
-            Some(seats) => match seats.try_enter(verdict.as_ref()) {
-                Some(seat) => Some(seat),
-                None => Some(
-                    Box::pin(self.seat(seats, verdict.as_ref(), (head, client, record))).await?,
-                ),
-            },
-        };
-        Ok(Admitted { pool, home, verdict, seat, cross_origin, record: mem::take(record), said })
+        if let Some(seats) = &pool.group.seats {
+            let asks = SeatRequest { verdict: verdict.as_ref(), address };
+            let seat = match seats.try_enter(&asks) {
+                Some(seat) => seat,
+                None => Box::pin(self.seat(seats, &asks, (head, client, record))).await?,
+            };
+            record.hold_seat(pool.held_seats.hold(seat));
+        }
+        Ok(Admitted { pool, home, verdict, cross_origin, record: mem::take(record), said })
     }
 
     /// `undoable`: the request may still be shed, and is given back then.
@@ -262,7 +268,7 @@ impl<S: Backend> Proxy<S> {
         let mut verdict = verdict.map_err(|error| {
             Answer::problem(StatusCode::UNPROCESSABLE_ENTITY, &error.to_string())
         })?;
-        record.hold(self.limiter.hold(&mut verdict));
+        record.hold_permits(self.limiter.hold(&mut verdict));
         self.tally.count(&verdict);
         self.decisions.of_request("proxy", &verdict, &check);
         self.tally.took(timers::since(began));

@@ -11,13 +11,15 @@
 
 use super::body_decoder::BodyDecoder;
 use super::body_pump::{BodyPump, ClientFault};
+use super::departure::{Departure, WaitingWatch};
+use super::exchange::ClientSide;
 use super::gate::{Admitted, Proxy, ProxyClient};
 use super::http1_answer::{AnswerFraming, poll_body};
 use super::interim::InterimAnswers;
 use super::piece_room::PieceRoom;
 use super::request_head::ReceivedRequest;
 use super::tunnel;
-use super::upstream::UpstreamBody;
+use super::upstream::{ClientPresence, UpstreamBody};
 use crate::backend::Backend;
 use crate::bounds;
 use crate::net::{
@@ -34,7 +36,7 @@ use std::io;
 use std::mem;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
 /// A connection of an HTTP/1 client.
@@ -224,10 +226,11 @@ impl<'f, S: Backend> ProxyConnection<'f, S> {
         };
         let ReceivedRequest { parts, length, close, eleven, .. } = request;
         let (method, body) = (parts.method.clone(), pump.body(length));
-        let interim = InterimAnswers::default();
-        let sending = proxy.forward(admitted, parts, body, &client, &interim);
+        let (interim, presence) = (InterimAnswers::default(), Rc::default());
+        let side = ClientSide { client: &client, interim: &interim, presence: &presence };
+        let sending = proxy.forward(admitted, parts, body, &side);
         let hints = eleven.then_some(&interim);
-        let answer = match self.exchange(sending, &mut pump, hints).await {
+        let answer = match self.exchange(sending, &mut pump, (hints, &presence)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(answer)) => {
                 let next =
@@ -283,17 +286,19 @@ impl<'f, S: Backend> ProxyConnection<'f, S> {
         next
     }
 
-    /// Waits for a future, or until the client has gone. A client that closes its side of the connection is gone.
+    /// Waits for a future, or until the client has gone. Of a request that waits for its turn or its seat, a client that closes its
+    /// side of the connection is gone.
     async fn watching<T>(&mut self, mut future: Pin<Box<impl Future<Output = T>>>) -> Option<T> {
         self.stream.wait_within(NO_DEADLINE);
         let stream = &mut self.stream;
+        let mut watch = WaitingWatch::default();
         poll_fn(|context| {
             if let Poll::Ready(done) = future.as_mut().poll(context) {
                 return Poll::Ready(Some(done));
             }
             // While the request waits, only the end of the connection is of interest.
             stream.input.set_usual(WAITING);
-            if is_gone(stream, context) { Poll::Ready(None) } else { Poll::Pending }
+            watch.poll_gone(stream, context).map(|()| None)
         })
         .await
     }
@@ -303,10 +308,11 @@ impl<'f, S: Backend> ProxyConnection<'f, S> {
         &mut self,
         sending: impl Future<Output = T>,
         pump: &mut BodyPump,
-        hints: Option<&InterimAnswers>,
+        (hints, presence): (Option<&InterimAnswers>, &ClientPresence),
     ) -> Result<T, ClientFault> {
         let mut sending = pin!(sending);
         let (stream, listener) = (&mut self.stream, self.listener);
+        let mut departure = Departure::of(presence);
         poll_fn(|context| {
             let sent = sending.as_mut().poll(context);
             if let Some(hints) = hints {
@@ -319,8 +325,7 @@ impl<'f, S: Backend> ProxyConnection<'f, S> {
                 return Poll::Ready(Err(ClientFault::Gone));
             }
             if pump.done {
-                let gone = is_gone(stream, context);
-                return if gone { Poll::Ready(Err(ClientFault::Gone)) } else { Poll::Pending };
+                return departure.poll(stream, context).map(|()| Err(ClientFault::Gone));
             }
             match pump.poll(stream, listener, context) {
                 Poll::Ready(Ok(())) => {
@@ -430,21 +435,5 @@ fn write_hints(out: &mut Vec<u8>, hints: &InterimAnswers) {
             field(out, name.as_str().as_bytes(), value.as_bytes());
         }
         out.extend_from_slice(b"\r\n");
-    }
-}
-
-/// Whether the client has closed its side. Bytes of a next request are left in the read buffer, and nothing more is read then.
-fn is_gone(stream: &mut BufferedConnection<'_>, context: &mut Context<'_>) -> bool {
-    if !stream.input.is_empty() {
-        return false;
-    }
-    match stream.poll_fill(context) {
-        Poll::Ready(Ok(Woken::End) | Err(_)) => true,
-        Poll::Ready(Ok(Woken::Draining)) => {
-            // The drain is noticed once; the waker must be registered again.
-            context.waker().wake_by_ref();
-            false
-        }
-        Poll::Ready(Ok(Woken::Bytes | Woken::Late | Woken::NoRoom)) | Poll::Pending => false,
     }
 }

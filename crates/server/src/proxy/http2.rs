@@ -1,8 +1,10 @@
 //! Clients that speak HTTP/2. The protocol is implemented by hyper; bodies pass through in both directions.
 
+use super::exchange::ClientSide;
 use super::gate::{Proxy, ProxyClient};
 use super::headers;
 use super::interim::InterimAnswers;
+use super::preflight::HasBody;
 use super::request_body::RequestBody;
 use super::upstream::UpstreamBody;
 use crate::backend::Backend;
@@ -72,7 +74,10 @@ async fn forwarded<S: Backend>(
     proxy: &Proxy<S>,
     work: &InFlightRequest,
 ) -> Result<Response<UpstreamBody>, Answer> {
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
+    if !body.is_end_stream() {
+        head.extensions.insert(HasBody);
+    }
     let refused = |error: HeadError| {
         let status = error.status().unwrap_or(StatusCode::BAD_REQUEST);
         Answer::problem(status, &error.to_string())
@@ -88,8 +93,9 @@ async fn forwarded<S: Backend>(
     }
     let admitted = proxy.admit(&head, client).await?;
     // hyper cannot send interim answers over HTTP/2, so they are only counted.
-    let interim = InterimAnswers::default();
-    proxy.forward(admitted, head, RequestBody::stream(body), client, &interim).await
+    let (interim, presence) = (InterimAnswers::default(), Rc::default());
+    let side = ClientSide { client, interim: &interim, presence: &presence };
+    proxy.forward(admitted, head, RequestBody::stream(body), &side).await
 }
 
 fn own(answer: Answer, head_only: bool, work: InFlightRequest) -> Response<StreamedBody> {

@@ -21,10 +21,11 @@ mod token_cache;
 pub(crate) use keys::{LiveKeys, TokenSettings};
 
 use super::auth_request::AuthAnswer;
+use super::preflight::is_preflight;
 use crate::web::Answer;
 use claims::{Claims, TokenError};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use sha2::{Digest, Sha256};
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
@@ -144,7 +145,7 @@ impl<'r> RequestIdentity<'r> {
 
     fn identify(&self) -> Result<Option<Rc<Claims>>, TokenError> {
         // Preflights of browsers have no token, and are not limited. A token in one is not worth the time.
-        if self.head.method == Method::OPTIONS {
+        if is_preflight(self.head) {
             return Ok(None);
         }
         self.verifier.ok_or(TokenError::NoKeys)?.identify(&self.head.headers)

@@ -10,7 +10,7 @@
 use super::access_log::{AccessEntry, AccessLog, Decided};
 use super::live_routes::LiveRoutes;
 use super::request_body::RequestBody;
-use super::upstream::{GroupHealth, Pool, UpstreamError, UpstreamGroup};
+use super::upstream::{GroupHealth, Held, HeldSeat, Pool, UpstreamError, UpstreamGroup};
 use crate::health::Health;
 use crate::metrics::{GroupTally, ProxyAnswer};
 use crate::timers;
@@ -38,8 +38,8 @@ pub(crate) struct RequestRecord {
     tries: u32,
     /// `None`: there is no access log.
     entry: Option<Box<AccessEntry>>,
-    /// The permit of a concurrency limit, which is returned when the request is over.
-    permit: Option<Box<dyn Any>>,
+    /// What it holds until an upstream server works for it. From then on, that work holds it.
+    occupies: Held,
 }
 
 /// A shared store answers sooner than this, so a request that was held for longer has waited for its turn.
@@ -50,7 +50,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 impl RequestRecord {
     pub(crate) fn new(log: Option<&Rc<AccessLog>>, head: &Parts, peer: IpAddr) -> Self {
         let entry = log.map(|log| Box::new(AccessEntry::new(log, head, peer)));
-        Self { pool: None, answer: None, held: None, tries: 0, entry, permit: None }
+        Self { pool: None, answer: None, held: None, tries: 0, entry, occupies: Held::default() }
     }
 
     // === deciding ===
@@ -100,9 +100,23 @@ impl RequestRecord {
         (decided, hold.map(|hold| timers::since(hold.since)))
     }
 
-    /// Holds a permit until the request is over.
-    pub(crate) fn hold(&mut self, permit: Option<impl Any>) {
-        self.permit = permit.map(|permit| -> Box<dyn Any> { Box::new(permit) });
+    /// Holds permits until the request is over.
+    pub(crate) fn hold_permits(&mut self, permits: Option<impl Any>) {
+        self.occupies.permits = permits.map(|permits| -> Box<dyn Any> { Box::new(permits) });
+    }
+
+    /// Holds a seat until the request is over.
+    pub(crate) fn hold_seat(&mut self, seat: HeldSeat) {
+        self.occupies.seat = Some(seat);
+    }
+
+    /// Takes back what the request holds, because nothing was sent.
+    pub(crate) fn hold(&mut self, held: Held) {
+        self.occupies = held;
+    }
+
+    pub(crate) fn take_held(&mut self) -> Held {
+        std::mem::take(&mut self.occupies)
     }
 
     /// Takes note of the decision. `in_process`: the store is in this process, so only the rules hold requests.
@@ -187,9 +201,12 @@ impl RequestRecord {
             UpstreamError::TimedOut | UpstreamError::TimedOutByClient => ProxyAnswer::Timeout,
             UpstreamError::Broken(_) => ProxyAnswer::Broken,
             UpstreamError::Invalid(_) => ProxyAnswer::Invalid,
-            UpstreamError::Full | UpstreamError::Drained | UpstreamError::NoRoom => {
-                ProxyAnswer::Unavailable
-            }
+            UpstreamError::Full
+            | UpstreamError::Drained
+            | UpstreamError::NoRoom
+            | UpstreamError::NoFiles => ProxyAnswer::Unavailable,
+            UpstreamError::CutShort => ProxyAnswer::CutShort,
+            UpstreamError::SlowClient => ProxyAnswer::Rejected,
         };
         self.ends(answer, status);
     }

@@ -46,8 +46,9 @@ pub(crate) use refusals::Refusals;
 pub(crate) use server_url::{Scheme, ServerUrl};
 
 use host::{HostPattern, host_of_request};
+use std::num::NonZeroU32;
 use std::time::Duration;
-use tidegate_policy::{NormalPath, PathError, Pattern, Problem};
+use tidegate_policy::{NormalPath, PathError, Pattern, Problem, RuleLimit};
 
 /// The groups of upstream servers, and the routes to them.
 #[derive(Clone, Debug)]
@@ -81,6 +82,10 @@ pub(crate) struct GroupSpec {
     pub(crate) host: HostField,
     /// The server that is asked about each request; `None`: none.
     pub(crate) auth: Option<AuthSpec>,
+    /// How often one client address may send preflight requests, which the rules do not limit; `None`: without a limit.
+    pub(crate) preflight_limit: Option<RuleLimit>,
+    /// The least bytes per second of a body, if the group has seats; `None`: none.
+    pub(crate) min_body_rate: Option<NonZeroU32>,
 }
 
 /// How one of the servers of a group is chosen for a request.
@@ -180,6 +185,8 @@ impl Routes {
             health: None,
             host: HostField::default(),
             auth: None,
+            preflight_limit: file::usual_preflight_limit(),
+            min_body_rate: file::USUAL_BODY_RATE,
         };
         let (groups, routes) = (vec![group], vec![Route::everything(0)]);
         Ok(Self { groups, routes, refusals: Refusals::default(), warnings: Vec::new() })

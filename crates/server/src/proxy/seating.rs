@@ -2,13 +2,13 @@
 
 use super::gate::{Proxy, ProxyClient, stopping};
 use super::observe::RequestRecord;
-use super::upstream::GroupSeats;
+use super::upstream::{GroupSeat, GroupSeats, SeatRequest};
 use crate::backend::Backend;
 use crate::web::{Answer, PROBLEM};
 use http::header;
 use http::request::Parts;
 use tidegate::http::{is_grpc, overload_to};
-use tidegate::{Report, Seat, Shed, Verdict};
+use tidegate::{Report, Shed, Verdict};
 
 impl<S: Backend> Proxy<S> {
     /// Waits for a seat. A request that gets none takes nothing from its limits: refusals of the upstream must not use up what a
@@ -16,17 +16,17 @@ impl<S: Backend> Proxy<S> {
     pub(super) async fn seat(
         &self,
         seats: &GroupSeats,
-        verdict: Option<&Verdict>,
+        asks: &SeatRequest<'_>,
         (head, client, record): (&Parts, &ProxyClient, &mut RequestRecord),
-    ) -> Result<Seat, Answer> {
-        let entering = Box::pin(seats.enter(verdict));
+    ) -> Result<GroupSeat, Answer> {
+        let entering = Box::pin(seats.enter(asks));
         let seat = tokio::select! {
             biased;
             seat = record.waiting_for_seat(entering) => seat.map_err(|shed| shed_answer(&shed, head)),
             () = client.drain.nearly_over.cancelled() => Err(stopping()),
         };
         if seat.is_err()
-            && let Some(receipt) = verdict.and_then(Verdict::receipt)
+            && let Some(receipt) = asks.verdict.and_then(Verdict::receipt)
         {
             // If the store does not answer, the request stays counted: the error is on the strict side.
             let _ = self.limiter.report(receipt, Report::Cancelled).await;

@@ -11,6 +11,7 @@
 //! | `response_body.rs` | the body of an answer |
 //! | `seats.rs` | how many requests may be in flight, and which comes next |
 //! | `stream.rs` | TCP or TLS |
+//! | `work.rs` | what a request occupies while a server works for it, also after its client has left |
 
 mod checks;
 mod connection;
@@ -21,13 +22,17 @@ mod pool;
 mod response_body;
 mod seats;
 mod stream;
+mod work;
 
 pub(crate) use checks::check_upstreams;
 pub(crate) use group::{GroupHealth, NoSeat, UpstreamGroup};
 pub(crate) use pool::Pool;
 pub(crate) use response_body::{ExchangeBounds, UpstreamBody};
-pub(crate) use seats::GroupSeats;
+pub(crate) use seats::{GroupSeat, GroupSeats, HeldSeat, SeatRequest};
 pub(crate) use stream::UpstreamStream;
+pub(crate) use work::{AFTER_LEAVING, ClientPresence, Held, UNTIL_HALF_CLOSE};
+
+use super::request_body::BodyFault;
 
 /// Why there is no answer of an upstream server.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,12 +54,29 @@ pub(crate) enum UpstreamError {
     NoRoom,
     #[error("all upstream servers are drained")]
     Drained,
+    #[error("the proxy can open no more connections at this moment")]
+    NoFiles,
+    /// The client did not send all of its body.
+    #[error("the client did not send all of its request")]
+    CutShort,
+    /// The client sent its body more slowly than it may while it holds a seat.
+    #[error("the request arrived too slowly")]
+    SlowClient,
+}
+
+impl From<BodyFault> for UpstreamError {
+    fn from(fault: BodyFault) -> Self {
+        match fault {
+            BodyFault::CutShort => Self::CutShort,
+            BodyFault::Late => Self::SlowClient,
+        }
+    }
 }
 
 impl UpstreamError {
     /// Whether the client is to blame, so that the request counts as a failure.
     pub(crate) const fn is_by_client(&self) -> bool {
-        matches!(self, Self::TimedOutByClient)
+        matches!(self, Self::TimedOutByClient | Self::CutShort | Self::SlowClient)
     }
 }
 

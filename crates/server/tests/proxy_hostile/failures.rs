@@ -5,14 +5,11 @@
 //! The story: `total: 2s`, and the last byte of each attempt came after 1.85 s. Of 25 attempts all got 504, the server checked
 //! all 25 passwords, and none was counted.
 
-use crate::{Client, proxy, send, upstream};
+use crate::client::Client;
+use crate::{next, proxy, send, status, upstream};
 
-const THREE: &str = "{ version: 1, rules: [{ name: logins, key: [], limits: [3/h], count: failures }] }";
-
-/// The status of the next answer.
-fn status(client: &mut Client) -> u16 {
-    client.receive().unwrap().unwrap().status
-}
+const THREE: &str =
+    "{ version: 1, rules: [{ name: logins, key: [], limits: [3/h], count: failures }] }";
 
 #[test]
 fn a_timeout_counts_as_a_failure_if_the_client_was_slow() {
@@ -21,7 +18,7 @@ fn a_timeout_counts_as_a_failure_if_the_client_was_slow() {
     for _ in 0..3 {
         let mut slow = Client::of(server.proxy);
         slow.send(b"POST /login HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\npassword").unwrap();
-        let held = held.recv().unwrap();
+        let held = next(&held);
         assert_eq!((held.path.as_str(), status(&mut slow)), ("/login", 504));
     }
     assert_eq!(status(&mut send(&server, "POST", "/login", &[])), 429);
@@ -35,7 +32,7 @@ fn a_timeout_of_the_server_counts_as_nothing() {
         let mut client = Client::of(server.proxy);
         let request = client.request("POST", "/login", &[], "password");
         client.send(&request).unwrap();
-        let held = held.recv().unwrap();
+        let held = next(&held);
         assert_eq!(status(&mut client), 504);
         drop(held);
     }

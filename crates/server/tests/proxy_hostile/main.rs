@@ -6,6 +6,10 @@
 //! | file | contents |
 //! |---|---|
 //! | `failures.rs` | a slow client whose request times out |
+//! | `preflights.rs` | `OPTIONS` requests, and what looks like a preflight |
+//! | `leaving.rs` | clients that leave: before their request is sent, and after that |
+//! | `uploads.rs` | clients that send their bodies slowly |
+//! | `crowd.rs` | fifty hostile clients of each kind, and polite ones beside them |
 
 #![cfg(unix)]
 #![allow(
@@ -19,9 +23,13 @@
 
 #[path = "../support/client.rs"]
 mod client;
+mod crowd;
 mod failures;
+mod leaving;
+mod preflights;
 #[path = "../support/mod.rs"]
 mod support;
+mod uploads;
 
 use client::Client;
 use std::io::{Read, Write};
@@ -50,12 +58,21 @@ fn upstream() -> (String, Receiver<Held>) {
                 stream.set_read_timeout(Some(PATIENCE)).unwrap();
                 let Some(head) = read_head(&mut stream) else { return };
                 let path = head.split(' ').nth(1).unwrap().to_owned();
+                if path == "/large" {
+                    return endless(&mut stream);
+                }
                 // A test that has ended needs no more requests.
                 let _ = report.send(Held { path, stream });
             });
         }
     });
     (url, reports)
+}
+
+/// Answers with a body that does not end before the client has gone.
+fn endless(stream: &mut TcpStream) {
+    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n");
+    while stream.write_all(&[b'x'; 64 * 1024]).is_ok() {}
 }
 
 /// Reads up to the end of a head, byte by byte; `None` if the connection ends before that.
@@ -72,6 +89,43 @@ impl Held {
     fn answer(mut self, bytes: &str) {
         self.stream.write_all(bytes.as_bytes()).unwrap();
     }
+
+    /// Waits until the proxy closes its sending side.
+    fn sees_the_end(&mut self) {
+        assert_eq!(self.stream.read(&mut [0]).unwrap(), 0, "{}", self.path);
+    }
+}
+
+/// The next request that the upstream server gets.
+fn next(held: &Receiver<Held>) -> Held {
+    held.recv_timeout(PATIENCE).expect("the upstream server gets a request")
+}
+
+/// The status of the next answer; 0 if the connection ends without one.
+fn status(client: &mut Client) -> u16 {
+    client.receive().ok().flatten().map_or(0, |reply| reply.status)
+}
+
+/// Waits until this many requests wait for their turns.
+fn until_held(server: &Server, many: usize) {
+    let held = |server: &Server| {
+        let text = server.admin("GET", "/metrics", "", "").body;
+        let series = "tidegate_proxy_held_requests{group=\"api\"} ";
+        let line = text.lines().find_map(|line| line.strip_prefix(series));
+        line.unwrap_or_else(|| panic!("{text}")).parse::<usize>().unwrap()
+    };
+    server.until(&format!("{many} requests are held"), |server| held(server) == many);
+}
+
+/// How many seats are taken.
+fn seats_taken(server: &Server) -> u64 {
+    let answer = server.admin("GET", "/admin/v1/upstreams", "", "").json();
+    let classes = answer["groups"][0]["seats"]["classes"].as_array().unwrap().clone();
+    classes.iter().map(|class| class["in_flight"].as_u64().unwrap()).sum()
+}
+
+fn until_seats_taken(server: &Server, many: u64) {
+    server.until(&format!("{many} seats are taken"), |server| seats_taken(server) == many);
 }
 
 /// A proxy with this policy whose only group has these settings. It has one worker.

@@ -41,6 +41,7 @@ enum SimulatedEvent {
     },
     End {
         class: usize,
+        key: u64,
     },
     /// Time passes, so that requests that waited too long are noticed.
     Tick,
@@ -142,16 +143,16 @@ impl Simulation {
                 self.next_arrival(class);
                 self.arrive(class);
             }
-            SimulatedEvent::End { class } => {
+            SimulatedEvent::End { class, key } => {
                 self.in_flight[class] -= 1;
-                self.machine.finish(ClassIndex::at(class));
+                self.machine.finish(ClassIndex::at(class), key);
             }
             SimulatedEvent::Tick => self.schedule(Span::from_millis(1), SimulatedEvent::Tick),
         }
         for ended in self.machine.take_ended() {
             let (class, arrival) = ended.waiter;
             if ended.end == WaitEnd::Started {
-                self.serve(class, arrival);
+                self.serve(class, ended.key, arrival);
             }
         }
     }
@@ -161,20 +162,22 @@ impl Simulation {
         if self.now > WARM_UP {
             self.served[class].offered += 1;
         }
-        if self.machine.start(index).is_some() {
-            return self.serve(class, self.now);
+        // Each class has keys of its own.
+        let key =
+            self.random.next() % self.loads[class].keys + 1_000 * u64::try_from(class).unwrap();
+        if self.machine.start(index, key).is_some() {
+            return self.serve(class, key, self.now);
         }
-        let key = self.random.next() % self.loads[class].keys;
         let patience = self.classes.get(index).patience();
         let request = ArrivingRequest { class: index, key, patience };
         let _shed = self.machine.wait(request, (class, self.now));
     }
 
-    fn serve(&mut self, class: usize, arrival: Timestamp) {
+    fn serve(&mut self, class: usize, key: u64, arrival: Timestamp) {
         let service =
             self.random.exponential(Span::from_millis(self.loads[class].service_ms.into()));
         self.in_flight[class] += 1;
-        self.schedule(service, SimulatedEvent::End { class });
+        self.schedule(service, SimulatedEvent::End { class, key });
         if arrival > WARM_UP {
             let wait = self.now.since(arrival);
             let latency = Span::from_nanos(wait.as_nanos() + service.as_nanos());

@@ -21,8 +21,9 @@ fn scheduler(limit: Option<usize>, max_waiting: usize) -> (Scheduler, ClassIndex
     (scheduler, high, low)
 }
 
+/// Takes all seats, for a key of its own.
 fn fill(scheduler: &Scheduler, class: ClassIndex) -> Vec<Seat> {
-    std::iter::from_fn(|| scheduler.try_enter(class)).collect()
+    std::iter::from_fn(|| scheduler.try_enter(class, 99)).collect()
 }
 
 fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
@@ -139,7 +140,7 @@ async fn a_new_limit_starts_those_that_wait() {
 #[tokio::test(start_paused = true)]
 async fn a_request_gets_a_seat_when_another_class_has_not_used_it_for_long_enough() {
     let (scheduler, high, low) = scheduler(Some(4), 10);
-    drop(scheduler.try_enter(high));
+    drop(scheduler.try_enter(high, 1));
     let _seats = fill(&scheduler, low);
     assert_eq!(load(&scheduler), (3, 0));
     let start = timers::now();
@@ -151,8 +152,8 @@ async fn a_request_gets_a_seat_when_another_class_has_not_used_it_for_long_enoug
 #[test]
 fn without_a_limit_every_request_starts() {
     let (scheduler, high, low) = scheduler(None, 0);
-    let seats: Vec<_> = (0..1_000).map(|_| scheduler.try_enter(low).unwrap()).collect();
-    assert!(scheduler.try_enter(high).is_some());
+    let seats: Vec<_> = (0..1_000).map(|_| scheduler.try_enter(low, 1).unwrap()).collect();
+    assert!(scheduler.try_enter(high, 1).is_some());
     assert_eq!(load(&scheduler), (1_000, 0));
     drop(seats);
 }

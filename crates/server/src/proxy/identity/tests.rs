@@ -3,6 +3,7 @@
 use super::claims::TokenError;
 use super::*;
 use data_encoding::BASE64URL_NOPAD;
+use http::Method;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use rcgen::{
     KeyPair, PKCS_ECDSA_P384_SHA384, PKCS_ED25519, PKCS_RSA_SHA256, PublicKeyData, RsaKeySize,
@@ -301,7 +302,9 @@ fn a_request_without_a_token_has_no_user_and_one_with_a_wrong_token_is_refused()
         (Method::GET, &["Bearer"], Err(TokenError::Malformed)),
         (Method::GET, &[&valid, &valid], Err(TokenError::Repeated)),
         (Method::GET, &["Basic YTpi", &valid], Err(TokenError::Repeated)),
-        (Method::OPTIONS, &[&wrong], Ok(None)),
+        // Only a preflight request is not asked for a token.
+        (Method::OPTIONS, &[&wrong], Err(TokenError::Malformed)),
+        (Method::OPTIONS, &[], Ok(None)),
     ] {
         let head = head(method, fields);
         let identity = RequestIdentity::of(Some(&verifier), &head, AuthAnswer::Nothing);

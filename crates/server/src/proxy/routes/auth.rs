@@ -68,6 +68,8 @@ impl AuthSpec {
             health: None,
             host: HostField::Upstream,
             auth: None,
+            preflight_limit: None,
+            min_body_rate: None,
         }
     }
 }
@@ -81,7 +83,7 @@ impl RoutesReader {
         let concurrency =
             concurrency.and_then(|node| self.count(node, "`concurrency`", MOST_CONCURRENCY));
         let limit = match fields.get("limit") {
-            Some(node) => self.auth_limit(node),
+            Some(node) => self.rate_or_off(node, "`limit`"),
             None => RuleLimit::from_rate(USUAL_LIMIT).ok(),
         };
         let send = fields.get("send").map(|node| self.sent_headers(node));
@@ -116,15 +118,6 @@ impl RoutesReader {
         }
         let server = server.parse().map_err(|error: String| self.note(node.place, error)).ok()?;
         Some((server, target.to_owned()))
-    }
-
-    fn auth_limit(&mut self, node: &Document) -> Option<RuleLimit> {
-        let text = self.text(node, "`limit`")?;
-        if text == "off" {
-            return None;
-        }
-        let wrong = |error| format!("`limit` is a rate such as `20/s`, or `off`: {error}");
-        RuleLimit::from_rate(text).map_err(|error| self.note(node.place, wrong(error))).ok()
     }
 
     /// Which fields the auth server gets.

@@ -9,8 +9,9 @@ use super::{BalanceBy, GroupSpec, HealthSpec, HostField, Refusals, Route, Routes
 use super::{UpstreamTimeouts, warnings};
 use http::uri::PathAndQuery;
 use std::collections::HashSet;
+use std::num::NonZeroU32;
 use std::time::Duration;
-use tidegate_policy::{Document, Entry, Pattern, Place, Problem, Value};
+use tidegate_policy::{Document, Entry, Pattern, Place, Problem, RuleLimit, Value};
 
 const FILE: Record = Record {
     title: "a routes file",
@@ -20,7 +21,17 @@ const FILE: Record = Record {
 };
 const GROUP: Record = Record {
     title: "a group",
-    keys: &["servers", "balance", "concurrency", "timeouts", "health", "host", "auth"],
+    keys: &[
+        "servers",
+        "balance",
+        "concurrency",
+        "timeouts",
+        "health",
+        "host",
+        "auth",
+        "preflight_limit",
+        "min_body_rate",
+    ],
     required: &["servers"],
     example: "{ servers: [http://10.0.0.1:8080] }",
 };
@@ -53,7 +64,16 @@ const MOST_ROUTES: usize = 4_096;
 pub(super) const MOST_CONCURRENCY: usize = 1_000_000;
 const LONGEST_NAME: usize = 64;
 const LONGEST_TARGET: usize = 1_024;
+/// Browsers remember the answer to a preflight request, so a page needs few of them.
+const USUAL_PREFLIGHT_LIMIT: &str = "20/s";
+/// A KiB a second: a hundredth of what the slowest mobile networks carry.
+pub(super) const USUAL_BODY_RATE: Option<NonZeroU32> = NonZeroU32::new(1_024);
+const MOST_BODY_RATE: usize = 1_000_000_000;
 const USUAL_CHECK: Duration = Duration::from_secs(1);
+
+pub(super) fn usual_preflight_limit() -> Option<RuleLimit> {
+    RuleLimit::from_rate(USUAL_PREFLIGHT_LIMIT).ok()
+}
 
 /// Reads a file, or returns everything that is wrong with it.
 pub(super) fn read(text: &[u8]) -> Result<Routes, Vec<Problem>> {
@@ -161,7 +181,34 @@ impl RoutesReader {
             health: fields.get("health").and_then(|node| self.health(node)),
             host: host.and_then(|node| self.word(node, "`host`", &hosts)).unwrap_or_default(),
             auth: fields.get("auth").and_then(|node| self.auth(node)),
+            preflight_limit: match fields.get("preflight_limit") {
+                Some(node) => self.rate_or_off(node, "`preflight_limit`"),
+                None => usual_preflight_limit(),
+            },
+            min_body_rate: match fields.get("min_body_rate") {
+                Some(node) => self.body_rate(node),
+                None => USUAL_BODY_RATE,
+            },
         })
+    }
+
+    /// A rate, or `off` for no limit.
+    pub(super) fn rate_or_off(&mut self, node: &Document, what: &str) -> Option<RuleLimit> {
+        let text = self.text(node, what)?;
+        if text == "off" {
+            return None;
+        }
+        let wrong = |error| format!("{what} is a rate such as `20/s`, or `off`: {error}");
+        RuleLimit::from_rate(text).map_err(|error| self.note(node.place, wrong(error))).ok()
+    }
+
+    /// Bytes per second, or `off`.
+    fn body_rate(&mut self, node: &Document) -> Option<NonZeroU32> {
+        if matches!(&node.value, Value::Text(text, _) if text == "off") {
+            return None;
+        }
+        let bytes = self.count(node, "`min_body_rate`", MOST_BODY_RATE)?;
+        u32::try_from(bytes).ok().and_then(NonZeroU32::new)
     }
 
     fn group_name(&mut self, entry: &Entry) {

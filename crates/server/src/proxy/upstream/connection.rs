@@ -6,7 +6,7 @@
 //!
 //! While it is idle nobody polls it. So before it is used again it is polled once, which shows whether the server has closed it.
 
-use super::stream::{UpstreamIo, UpstreamStream};
+use super::stream::{HalfClose, UpstreamIo, UpstreamStream};
 use crate::bounds;
 use crate::proxy::request_body::RequestBody;
 use bytes::Bytes;
@@ -23,6 +23,7 @@ pub(crate) struct UpstreamConnection {
     sender: http1::SendRequest<RequestBody>,
     connection: Box<http1::Connection<UpstreamIo, RequestBody>>,
     ended: bool,
+    half_close: HalfClose,
 }
 
 /// Why there is no answer.
@@ -37,8 +38,14 @@ impl UpstreamConnection {
     pub(crate) async fn new(stream: UpstreamStream) -> hyper::Result<Self> {
         let mut builder = http1::Builder::new();
         builder.max_headers(bounds::HEADERS).max_buf_size(bounds::UPSTREAM_BUFFER);
+        let half_close = stream.half_close();
         let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
-        Ok(Self { sender, connection: Box::new(connection), ended: false })
+        Ok(Self { sender, connection: Box::new(connection), ended: false, half_close })
+    }
+
+    /// Ends the sending side, once everything was written.
+    pub(super) fn half_close(&self) -> HalfClose {
+        self.half_close.clone()
     }
 
     /// Lets the connection read and write. It must not be polled after its end.
@@ -51,7 +58,7 @@ impl UpstreamConnection {
     /// Whether another request can be sent.
     pub(crate) fn is_ready(&mut self, context: &mut Context<'_>) -> bool {
         self.poll(context);
-        !self.ended && self.sender.is_ready()
+        !self.ended && !self.half_close.has_begun() && self.sender.is_ready()
     }
 
     /// Sends a request and waits for the head of the answer.
@@ -73,7 +80,7 @@ impl UpstreamConnection {
         })
     }
 
-    /// After a 101: the stream, and the bytes that were read from it.
+    /// After a 101, or when the request is given up: the stream, and the bytes that were read from it.
     pub(crate) fn into_stream(self) -> (UpstreamStream, Bytes) {
         let parts = self.connection.into_parts();
         (parts.io.into_inner(), parts.read_buf)

@@ -13,12 +13,13 @@ use super::connection::{SendError, UpstreamConnection};
 use super::group::{ServerSeat, UpstreamGroup};
 use super::health::Observed;
 use super::patience::answer_within;
-use super::response_body::{Carrier, ExchangeBounds, UpstreamBody};
+use super::response_body::{Answering, ExchangeBounds, UpstreamBody};
 use super::seats::HeldSeats;
-use super::stream::{UpstreamIo, UpstreamStream, UpstreamVersion};
+use super::stream::{UpstreamIo, UpstreamStream, UpstreamVersion, lacks_files};
+use super::work::Work;
 use crate::metrics::GroupTally;
 use crate::proxy::observe::RequestRecord;
-use crate::proxy::request_body::RequestBody;
+use crate::proxy::request_body::{BodyProgress, RequestBody};
 use crate::timers;
 use crate::web::LocalExecutor;
 use http::{Request, Response, Uri};
@@ -44,6 +45,8 @@ pub(crate) struct Pool {
     random: Cell<u64>,
     /// The seats of the requests in flight on this worker.
     pub(crate) held_seats: Rc<HeldSeats>,
+    /// How many requests are kept on this worker whose clients have left.
+    pub(super) lingering: Rc<Cell<usize>>,
     /// The connections to the auth server of the group.
     pub(crate) auth: Option<Rc<Self>>,
 }
@@ -68,8 +71,12 @@ enum ReadyConnection {
     Two(http2::SendRequest<RequestBody>),
 }
 
-/// The head of an answer, and what its body comes from.
-type Answered = Response<(Incoming, (Carrier, ServerSeat))>;
+/// Why a request has no answer.
+enum NoAnswer {
+    /// Nothing of it was sent.
+    NotSent(Box<Request<RequestBody>>),
+    Failed(UpstreamError),
+}
 
 /// An idle connection is closed after this time: before the server does so (Node waits for 5 s).
 const IDLE: Duration = Duration::from_secs(4);
@@ -88,7 +95,8 @@ impl Pool {
         let of_auth = |auth| Self::new((auth, Arc::clone(&tally)), tls.clone(), seed);
         let auth = group.auth.clone().map(of_auth);
         let (random, held_seats) = (Cell::new(seed | 1), Rc::default());
-        Rc::new(Self { group, tally, tls, servers, random, held_seats, auth })
+        let lingering = Rc::default();
+        Rc::new(Self { group, tally, tls, servers, random, held_seats, lingering, auth })
     }
 
     /// Sends a request to a server of the group. `home` is the value that decides which server it is, if there is one.
@@ -106,6 +114,9 @@ impl Pool {
             record.tries(seat.server());
             let connection = match self.connection(seat.server()).await {
                 Ok(connection) => connection,
+                // No server is to blame. Idle connections are files that this worker can do without.
+                Err(UpstreamError::NoFiles) if self.drop_idle() => continue,
+                Err(UpstreamError::NoFiles) => return Err(UpstreamError::NoFiles),
                 Err(error) => {
                     seat.observe(Observed::Refused);
                     tried.push(seat.server());
@@ -113,56 +124,67 @@ impl Pool {
                     continue;
                 }
             };
-            match self.send_over(connection, request, seat, record).await? {
+            let mut work =
+                Work::new(Rc::clone(self), seat, record.take_held(), Rc::clone(&bounds.presence));
+            let request_progress = request.body().progress();
+            let began = timers::now();
+            match self.send_over(connection, request, &mut work).await {
                 Ok(answer) => {
+                    record.first_byte(timers::since(began));
+                    request_progress.iter().for_each(BodyProgress::answered);
                     let idle = self.group.spec.timeouts.idle;
-                    let body = |(body, via)| UpstreamBody::new(body, via, idle, bounds);
-                    return Ok(answer.map(body));
+                    return Ok(answer.map(|body| {
+                        let answering = Answering { body, work, request: request_progress };
+                        UpstreamBody::new(answering, idle, bounds)
+                    }));
                 }
-                Err(not_sent) => request = *not_sent,
+                Err(NoAnswer::NotSent(not_sent)) => {
+                    request = *not_sent;
+                    record.hold(work.not_begun());
+                }
+                Err(NoAnswer::Failed(error)) => return Err(error),
             }
         }
         Err(last)
     }
 
-    /// Sends a request over a connection. The inner error is a request that was not sent.
+    /// Sends a request over a connection.
     async fn send_over(
-        self: &Rc<Self>,
+        &self,
         connection: ReadyConnection,
         request: Request<RequestBody>,
-        seat: ServerSeat,
-        record: &mut RequestRecord,
-    ) -> Result<Result<Answered, Box<Request<RequestBody>>>, UpstreamError> {
+        work: &mut Work,
+    ) -> Result<Response<Incoming>, NoAnswer> {
         let first_byte = self.group.spec.timeouts.first_byte;
         let progress = request.body().progress();
-        let began = timers::now();
-        let (sent, carrier) = match connection {
-            ReadyConnection::One(mut connection) => {
-                let sent = answer_within(first_byte, progress, connection.send(request)).await;
-                (sent, Carrier::One(Some(connection), Rc::clone(self)))
+        let answer = match connection {
+            ReadyConnection::One(connection) => {
+                let sending = work.carry(connection).send(request);
+                answer_within(first_byte, progress.clone(), sending).await
             }
             ReadyConnection::Two(sender) => {
-                let request = self.absolute(request, seat.server());
-                let sent = answer_within(first_byte, progress, send_shared(sender, request)).await;
-                (sent, Carrier::Two)
+                let server = work.server().map_or(0, ServerSeat::server);
+                let sending = send_shared(sender, self.absolute(request, server));
+                answer_within(first_byte, progress.clone(), sending).await
             }
         };
-        match sent {
+        let observe = |observed| work.server().into_iter().for_each(|seat| seat.observe(observed));
+        let error = match answer {
             Some(Ok(answer)) => {
-                seat.observe(Observed::Answered);
-                record.first_byte(timers::since(began));
-                Ok(Ok(answer.map(|body| (body, (carrier, seat)))))
+                observe(Observed::Answered);
+                return Ok(answer);
             }
-            Some(Err(SendError::NotSent(request))) => Ok(Err(request)),
-            Some(Err(SendError::Sent(error))) => {
-                seat.observe(Observed::Failed);
-                Err(UpstreamError::Broken(error.to_string()))
-            }
-            None => {
-                seat.observe(Observed::Failed);
-                Err(UpstreamError::TimedOut)
-            }
-        }
+            Some(Err(SendError::NotSent(request))) => return Err(NoAnswer::NotSent(request)),
+            Some(Err(SendError::Sent(error))) => match progress.and_then(|body| body.fault()) {
+                // The server is not to blame, and may be at work with what it got.
+                Some(fault) => return Err(NoAnswer::Failed(fault.into())),
+                None => UpstreamError::Broken(error.to_string()),
+            },
+            None => UpstreamError::TimedOut,
+        };
+        observe(Observed::Failed);
+        work.over();
+        Err(NoAnswer::Failed(error))
     }
 
     /// HTTP/2 needs the scheme and the authority in the URI.
@@ -203,7 +225,7 @@ impl Pool {
         let connected = UpstreamStream::connect(url, self.tls.as_ref()).await;
         let (stream, version) = connected.map_err(|error| {
             tracing::debug!("upstream server {url}: {error}");
-            UpstreamError::Unreachable
+            if lacks_files(&error) { UpstreamError::NoFiles } else { UpstreamError::Unreachable }
         })?;
         self.tally.connected();
         let broken = |error: hyper::Error| UpstreamError::Broken(error.to_string());
@@ -257,6 +279,13 @@ impl Pool {
         if idle.len() < MOST_IDLE {
             idle.push(IdleConnection { connection, since: timers::now() });
         }
+    }
+
+    /// Closes all idle connections. False if there are none.
+    fn drop_idle(&self) -> bool {
+        let idle: Vec<_> =
+            self.servers.iter().flat_map(|server| server.idle.borrow_mut().split_off(0)).collect();
+        !idle.is_empty()
     }
 
     /// Closes connections that were idle for too long.

@@ -1,16 +1,15 @@
 //! The body of an upstream server's answer. Reading it drives the connection; at its end the connection is kept for the next request.
 
-use super::connection::UpstreamConnection;
-use super::group::ServerSeat;
 use super::patience::BodyPatience;
-use super::pool::Pool;
 use super::seats::HeldSeat;
 use super::stream::UpstreamStream;
+use super::work::{ClientPresence, Work};
 use crate::bounds;
 use crate::net::HeldBytes;
 use crate::proxy::headers;
 use crate::proxy::observe::RequestRecord;
 use crate::proxy::piece_room::PieceRoom;
+use crate::proxy::request_body::BodyProgress;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -25,10 +24,9 @@ use tokio::time::Instant;
 /// The body of an upstream server's answer.
 pub(crate) struct UpstreamBody {
     body: Incoming,
-    carrier: Carrier,
-    seat: ServerSeat,
-    /// The seat of its group, if those are bounded.
-    held_seat: Option<HeldSeat>,
+    work: Work,
+    /// How the body of the request goes on, if it has one.
+    request: Option<BodyProgress>,
     patience: BodyPatience,
     room: PieceRoom,
     /// Ends with the body.
@@ -45,26 +43,36 @@ pub(crate) struct ExchangeBounds {
     pub(crate) room: PieceRoom,
     /// Counts the memory of the exchange besides the pieces.
     pub(crate) held: HeldBytes,
+    /// Whether its client is still there.
+    pub(crate) presence: Rc<ClientPresence>,
 }
 
-/// What carries the body.
-pub(crate) enum Carrier {
-    /// An HTTP/1 connection, until it is kept for the next request.
-    One(Option<Box<UpstreamConnection>>, Rc<Pool>),
-    /// A stream of an HTTP/2 connection, which has a task of its own.
-    Two,
+/// An answer on its way: its body, the work that it is the end of, and how the body of the request goes on.
+pub(crate) struct Answering {
+    pub(super) body: Incoming,
+    pub(super) work: Work,
+    pub(super) request: Option<BodyProgress>,
 }
 
 impl UpstreamBody {
     pub(super) fn new(
-        body: Incoming,
-        (carrier, seat): (Carrier, ServerSeat),
+        answering: Answering,
         quiet: Option<Duration>,
         bounds: ExchangeBounds,
     ) -> Self {
-        let ExchangeBounds { until, room, held } = bounds;
+        let Answering { body, mut work, request } = answering;
+        let ExchangeBounds { until, room, held, presence: _ } = bounds;
         let (patience, record) = (BodyPatience::new(quiet, until), RequestRecord::default());
-        Self { body, carrier, seat, held_seat: None, patience, room, record, _held: held }
+        // A body without bytes may never be read.
+        if body.is_end_stream() {
+            work.over();
+        }
+        Self { body, work, request, patience, room, record, _held: held }
+    }
+
+    /// The answer is not passed on, because of the server.
+    pub(crate) fn refuse(&mut self) {
+        self.work.over();
     }
 
     /// The client has got everything that has arrived so far.
@@ -81,32 +89,22 @@ impl UpstreamBody {
         }
     }
 
-    /// Holds a seat until the body has ended.
-    pub(crate) fn hold_seat(&mut self, seat: HeldSeat) {
-        self.held_seat = Some(seat);
-    }
-
     /// After a 101: the stream to the server and the bytes that were read from it, once the connection has ended as HTTP. The
     /// request is in flight until its seat at the server and its record are dropped. The seat of its group is free: a
     /// switched protocol may last for days.
     pub(crate) async fn into_upgraded(
         self,
-    ) -> Option<(UpstreamStream, Bytes, (ServerSeat, RequestRecord))> {
-        let Carrier::One(Some(mut connection), _) = self.carrier else { return None };
+    ) -> Option<(UpstreamStream, Bytes, (impl Sized, RequestRecord))> {
+        let (mut connection, held) = self.work.switched()?;
         poll_fn(|context| connection.poll_end(context)).await;
         let (stream, read) = connection.into_stream();
-        Some((stream, read, (self.seat, self.record)))
+        Some((stream, read, (held, self.record)))
     }
 
     /// At the end of the body: keeps the connection, if another request can be sent over it.
     fn ended(&mut self, context: &mut Context<'_>) {
         self.record.complete();
-        self.held_seat = None;
-        let Carrier::One(connection, pool) = &mut self.carrier else { return };
-        let Some(mut connection) = connection.take() else { return };
-        if connection.is_ready(context) {
-            pool.keep(self.seat.server(), *connection);
-        }
+        self.work.over_with(context);
     }
 }
 
@@ -125,21 +123,23 @@ impl Body for UpstreamBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         let this = self.get_mut();
-        this.held_seat.iter().for_each(HeldSeat::asked);
+        // A client that sends its request slowly keeps its permits. The seat is for those that the server works for.
+        if this.request.as_ref().is_some_and(BodyProgress::is_late) {
+            this.work.free_seat();
+        }
+        this.work.seat().into_iter().for_each(HeldSeat::asked);
         if !this.body.is_end_stream() {
             ready!(this.room.poll(bounds::UPSTREAM_BUFFER, context));
         }
         let mut frame = Pin::new(&mut this.body).poll_frame(context);
-        if frame.is_pending()
-            && let Carrier::One(Some(connection), _) = &mut this.carrier
-        {
-            connection.poll(context);
+        if frame.is_pending() && this.work.poll_connection(context) {
             frame = Pin::new(&mut this.body).poll_frame(context);
         }
         match frame {
             Poll::Ready(frame) => {
-                this.held_seat.iter().for_each(HeldSeat::given);
+                this.work.seat().into_iter().for_each(HeldSeat::given);
                 if !this.patience.progress() {
+                    this.work.over();
                     return Poll::Ready(Some(Err(io::ErrorKind::TimedOut.into())));
                 }
                 if let Some(Ok(data)) =
@@ -147,14 +147,17 @@ impl Body for UpstreamBody {
                 {
                     this.record.received(data.map_or(0, Bytes::len));
                 }
-                if frame.is_none() || this.body.is_end_stream() {
+                if matches!(frame, Some(Err(_))) {
+                    this.work.over();
+                } else if frame.is_none() || this.body.is_end_stream() {
                     this.ended(context);
                 }
                 Poll::Ready(frame.map(|frame| frame.map(cleaned).map_err(io::Error::other)))
             }
-            Poll::Pending => {
-                this.patience.poll(context).map(|()| Some(Err(io::ErrorKind::TimedOut.into())))
-            }
+            Poll::Pending => this.patience.poll(context).map(|()| {
+                this.work.over();
+                Some(Err(io::ErrorKind::TimedOut.into()))
+            }),
         }
     }
 

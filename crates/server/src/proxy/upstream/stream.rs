@@ -2,22 +2,45 @@
 
 use crate::proxy::routes::{Scheme, ServerUrl};
 use hyper_util::rt::TokioIo;
+use rustix::io::Errno;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use std::cell::Cell;
 use std::io;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 /// The byte stream to an upstream server.
-pub(crate) enum UpstreamStream {
+pub(crate) struct UpstreamStream {
+    socket: UpstreamSocket,
+    half_close: HalfClose,
+    is_half_closed: bool,
+}
+
+enum UpstreamSocket {
     Plain(TcpStream),
     /// Boxed, because it is large.
     Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// Ends the sending side of a stream that hyper uses: as soon as everything was written.
+#[derive(Clone, Default)]
+pub(crate) struct HalfClose(Rc<Cell<bool>>);
+
+impl HalfClose {
+    pub(super) fn begin(&self) {
+        self.0.set(true);
+    }
+
+    pub(super) fn has_begun(&self) -> bool {
+        self.0.get()
+    }
 }
 
 /// The stream as hyper reads it.
@@ -40,18 +63,34 @@ impl UpstreamStream {
         let stream = TcpStream::connect((host, url.port)).await?;
         stream.set_nodelay(true)?;
         match (url.scheme, tls) {
-            (Scheme::Http, _) => Ok((Self::Plain(stream), UpstreamVersion::One)),
-            (Scheme::H2c, _) => Ok((Self::Plain(stream), UpstreamVersion::Two)),
+            (Scheme::Http, _) => {
+                Ok((Self::of(UpstreamSocket::Plain(stream)), UpstreamVersion::One))
+            }
+            (Scheme::H2c, _) => Ok((Self::of(UpstreamSocket::Plain(stream)), UpstreamVersion::Two)),
             (Scheme::Https, None) => Err(io::Error::other("TLS is not configured")),
             (Scheme::Https, Some(config)) => {
                 let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
                 let stream = TlsConnector::from(Arc::clone(config)).connect(name, stream).await?;
                 let two = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                 let version = if two { UpstreamVersion::Two } else { UpstreamVersion::One };
-                Ok((Self::Tls(Box::new(stream)), version))
+                Ok((Self::of(UpstreamSocket::Tls(Box::new(stream))), version))
             }
         }
     }
+
+    fn of(socket: UpstreamSocket) -> Self {
+        Self { socket, half_close: HalfClose::default(), is_half_closed: false }
+    }
+
+    pub(super) fn half_close(&self) -> HalfClose {
+        self.half_close.clone()
+    }
+}
+
+/// Whether no more files may be open: the server is not to blame.
+pub(super) fn lacks_files(error: &io::Error) -> bool {
+    let error = Errno::from_io_error(error);
+    error.is_some_and(|error| [Errno::MFILE, Errno::NFILE].contains(&error))
 }
 
 impl AsyncRead for UpstreamStream {
@@ -60,9 +99,9 @@ impl AsyncRead for UpstreamStream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+        match &mut self.get_mut().socket {
+            UpstreamSocket::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            UpstreamSocket::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
         }
     }
 }
@@ -73,23 +112,30 @@ impl AsyncWrite for UpstreamStream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        match &mut self.get_mut().socket {
+            UpstreamSocket::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            UpstreamSocket::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
         }
     }
 
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+    /// hyper calls this whenever it has written everything that there is.
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        ready!(match &mut this.socket {
+            UpstreamSocket::Plain(stream) => Pin::new(stream).poll_flush(context),
+            UpstreamSocket::Tls(stream) => Pin::new(stream).poll_flush(context),
+        })?;
+        if this.half_close.has_begun() && !this.is_half_closed {
+            ready!(self.as_mut().poll_shutdown(context))?;
+            self.is_half_closed = true;
         }
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        match &mut self.get_mut().socket {
+            UpstreamSocket::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            UpstreamSocket::Tls(stream) => Pin::new(stream).poll_shutdown(context),
         }
     }
 
@@ -98,16 +144,16 @@ impl AsyncWrite for UpstreamStream {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+        match &mut self.get_mut().socket {
+            UpstreamSocket::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            UpstreamSocket::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
+        match &self.socket {
+            UpstreamSocket::Plain(stream) => stream.is_write_vectored(),
+            UpstreamSocket::Tls(stream) => stream.is_write_vectored(),
         }
     }
 }

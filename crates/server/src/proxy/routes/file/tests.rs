@@ -38,6 +38,8 @@ groups:
     timeouts: { connect: 500ms, first_byte: off, idle: 2min, total: 1h }
     health: { path: /live?full=1, every: 100ms }
     host: upstream
+    preflight_limit: 5/s
+    min_body_rate: 500
   pages:
     servers:
       - http://[::1]:3000
@@ -67,6 +69,8 @@ routes:
         }),
         host: HostField::Upstream,
         auth: None,
+        preflight_limit: RuleLimit::from_rate("5/s").ok(),
+        min_body_rate: NonZeroU32::new(500),
     };
     assert_eq!(routes.groups[0], api);
     assert_eq!(routes.groups[1].servers, [server(Scheme::Http, "::1", 3000)]);
@@ -95,6 +99,8 @@ fn everything_but_the_servers_has_a_default() {
         health: Some(HealthSpec { path: "/".to_owned(), every: Duration::from_secs(1) }),
         host: HostField::Keep,
         auth: None,
+        preflight_limit: RuleLimit::from_rate("20/s").ok(),
+        min_body_rate: NonZeroU32::new(1_024),
     };
     assert_eq!(routes.groups, [expected]);
     let [Route { host: None, path: None, path_in_any_case: None, group: 0 }] =
@@ -105,9 +111,23 @@ fn everything_but_the_servers_has_a_default() {
 }
 
 #[test]
+fn what_bounds_clients_can_be_turned_off() {
+    let routes = parsed(&with_keys("preflight_limit: off, min_body_rate: off"));
+    let group = &routes.groups[0];
+    assert_eq!((group.preflight_limit.as_ref(), group.min_body_rate), (None, None));
+    for (keys, expected) in [
+        ("preflight_limit: often", "`preflight_limit` is a rate such as `20/s`, or `off`"),
+        ("min_body_rate: 0", "`min_body_rate` is a whole number from 1 to 1000000000"),
+    ] {
+        let problems = Routes::parse(with_keys(keys).as_bytes()).unwrap_err();
+        assert!(problems[0].text.starts_with(expected), "{problems:?}");
+    }
+}
+
+#[test]
 fn the_defaults_can_be_written_out() {
     let written = with_keys(
-        "balance: least_in_flight, timeouts: { connect: 1s, first_byte: 30s, idle: 60s, total: off }, host: keep",
+        "balance: least_in_flight, timeouts: { connect: 1s, first_byte: 30s, idle: 60s, total: off }, host: keep, preflight_limit: 20/s, min_body_rate: 1024",
     );
     let left_out = "groups: { api: { servers: [http://a] } }";
     assert_eq!(parsed(&written).groups, parsed(left_out).groups);

@@ -1,0 +1,64 @@
+//! Clients that send their bodies slowly. The story: ten requests with a byte every eight seconds held all eight seats of a group, so
+//! everyone else got 503.
+
+use crate::client::Client;
+use crate::{OK, next, proxy, send, status, until_seats_taken, upstream};
+use std::io::{Read, Write};
+
+const OPEN: &str = "{ version: 1, rules: [{ name: all, key: [], limits: [1000000/s] }] }";
+const HEAD: &[u8] = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\nx";
+
+#[test]
+fn a_slow_body_loses_its_seat_in_groups_with_seats_only() {
+    let (url, held) = upstream();
+    for (settings, cut) in [
+        ("concurrency: 8", true),
+        ("concurrency: 8, min_body_rate: off", false),
+        ("host: keep", false),
+    ] {
+        let server = proxy(OPEN, &url, settings);
+        let mut slow = Client::of(server.proxy);
+        slow.send(HEAD).unwrap();
+        let mut work = next(&held);
+        work.stream.read_exact(&mut [0]).unwrap();
+        if cut {
+            assert_eq!(status(&mut slow), 408, "{settings}");
+            work.sees_the_end();
+            drop(work);
+            until_seats_taken(&server, 0);
+        } else {
+            // Longer than a body with a least rate may be silent.
+            crate::support::pause(std::time::Duration::from_secs(6));
+            slow.send(b"y").unwrap();
+            let mut byte = [0];
+            work.stream.read_exact(&mut byte).unwrap();
+            assert_eq!(&byte, b"y");
+        }
+    }
+}
+
+/// After the head of the answer, silence is no fault: it may be a conversation. But the seat is for those that the server works for.
+#[test]
+fn a_conversation_may_be_silent_without_its_seat() {
+    let (url, held) = upstream();
+    let server = proxy(OPEN, &url, "concurrency: 8");
+    let mut talk = Client::of(server.proxy);
+    talk.send(HEAD).unwrap();
+    let mut work = next(&held);
+    work.stream.read_exact(&mut [0]).unwrap();
+    work.stream.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").unwrap();
+    until_seats_taken(&server, 1);
+    until_seats_taken(&server, 0);
+    talk.send(b"y").unwrap();
+    work.stream.read_exact(&mut [0]).unwrap();
+    work.stream.write_all(b"2\r\nok\r\n0\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"2\r\nok\r\n0\r\n\r\n") {
+        let mut byte = [0];
+        talk.stream.read_exact(&mut byte).unwrap();
+        answer.extend(byte);
+    }
+    let mut other = send(&server, "GET", "/", &[]);
+    next(&held).answer(OK);
+    assert_eq!(status(&mut other), 200);
+}
