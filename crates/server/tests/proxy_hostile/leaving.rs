@@ -34,7 +34,7 @@ fn until_free(server: &Server, many: u64) {
 /// Two requests that the server works on, with their permits and seats.
 fn two_at_work(server: &Server, held: &Receiver<Held>) -> (Vec<Client>, Vec<Held>) {
     let clients = (0..2).map(|_| send(server, "GET", "/job", &[])).collect();
-    let work = (0..2).map(|_| next(&held)).collect();
+    let work = (0..2).map(|_| next(held)).collect();
     until_free(server, 0);
     until_seats_taken(server, 2);
     (clients, work)
@@ -50,9 +50,9 @@ fn what_a_request_holds_is_kept_until_the_server_is_done() {
         let (clients, mut work) = two_at_work(&server, &held);
         if resets {
             let zero = Some(Duration::ZERO);
-            clients.iter().for_each(|one| {
-                rustix::net::sockopt::set_socket_linger(&one.stream, zero).unwrap()
-            });
+            for client in &clients {
+                rustix::net::sockopt::set_socket_linger(&client.stream, zero).unwrap();
+            }
         }
         drop(clients);
         work.iter_mut().for_each(Held::sees_the_end);

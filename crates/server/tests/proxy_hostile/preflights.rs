@@ -54,9 +54,9 @@ fn only_preflights_are_exempt_from_the_rules_over_http2() {
     };
     let first = options(&mut client, &PREFLIGHT[..1], b"");
     next(&held).answer(OK);
-    let of = |answer: Answer| match answer {
-        Answer::Whole { status, .. } => status,
-        other => panic!("{other:?}"),
+    let of = |answer: Answer| {
+        let Answer::Whole { status, .. } = answer else { panic!("{answer:?}") };
+        status
     };
     assert_eq!(of(client.answer(first)), 200);
     let with_body = options(&mut client, &PREFLIGHT, b"body");
