@@ -41,9 +41,11 @@ pub use http::{Extensions, HeaderMap, HeaderValue, Response, StatusCode, request
 
 use crate::verdict::Verdict;
 use http::{Method, header};
+use tidegate_policy::Request;
 
 /// Whether a request is a CORS preflight, as browsers send it: `OPTIONS` with `Origin` and `Access-Control-Request-Method`, and
-/// without a body. Refusing one would hide the refusal from the page.
+/// without a body. Refusing one would hide the refusal from the page. A request that asks to be taken for one of another method is not a
+/// preflight.
 ///
 /// Any client can send such a request, so let only a bounded number of them pass. Over HTTP/2 a body need not be announced in the
 /// fields; whoever knows whether there is one must look at that, too.
@@ -62,10 +64,14 @@ pub fn is_preflight(request: &Parts) -> bool {
     let fields = &request.headers;
     let announces_body = fields.contains_key(header::TRANSFER_ENCODING)
         || fields.get_all(header::CONTENT_LENGTH).iter().any(|length| length != "0");
+    let values = |name: &str| fields.get_all(name).iter().map(HeaderValue::as_bytes).collect();
+    let target = request.uri.path_and_query().map_or("/", |target| target.as_str());
+    let asked = Request { peer: None, method: "OPTIONS", target, headers: &values };
     request.method == Method::OPTIONS
         && fields.contains_key(header::ORIGIN)
         && fields.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
         && !announces_body
+        && !asked.has_method_override()
 }
 
 /// The status of the response: 200 if the request passes, 429 if it is denied.

@@ -125,7 +125,7 @@ fn a_lack_of_files_is_not_the_fault_of_the_upstream_servers() {
     let upstream = Upstream::start("site");
     let url = format!("http://{}", upstream.address);
     let flags = ["--proxy-listen", "127.0.0.1:0", "--proxy-upstream", url.as_str()];
-    let server = Server::start(&[&PATIENT[..], &flags].concat());
+    let server = Server::start(&[&WORKERS[..], &flags].concat());
     let [mut operator, mut client] = [server.http, server.proxy].map(Wire::to);
     let ask = |wire: &mut Wire, path: &str| {
         wire.send(format!("GET {path} HTTP/1.1\r\nhost: t\r\n\r\n").as_bytes());

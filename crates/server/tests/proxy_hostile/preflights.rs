@@ -29,6 +29,11 @@ fn only_preflights_are_exempt_from_the_rules() {
     assert_eq!(status(&mut client), 429);
     let fields = [PREFLIGHT[0], PREFLIGHT[1], CHUNKED];
     assert_eq!(status(&mut send(&server, "OPTIONS", "/", &fields)), 429);
+    // A server may take these for a DELETE.
+    let fields = [PREFLIGHT[0], PREFLIGHT[1], ("x-http-method-override", "DELETE")];
+    assert_eq!(status(&mut send(&server, "OPTIONS", "/", &fields)), 429);
+    let fields = [PREFLIGHT[0], PREFLIGHT[1]];
+    assert_eq!(status(&mut send(&server, "OPTIONS", "/?%5fmethod=DELETE", &fields)), 429);
     let mut preflight = send(&server, "OPTIONS", "/", &PREFLIGHT);
     next(&held).answer(OK);
     assert_eq!(status(&mut preflight), 200);

@@ -25,6 +25,22 @@ const PARAMETER: &str = "_method";
 const LONGEST: usize = 32;
 
 impl Request<'_, '_> {
+    /// Whether the request asks servers to take it for one of another method, in a header field or in its query.
+    ///
+    /// ```
+    /// use tidegate_policy::Request;
+    /// let nothing = |_: &str| Vec::new();
+    /// let request = |target| Request { peer: None, method: "POST", target, headers: &nothing };
+    /// assert!(request("/urls/7?%5Fmethod=delete").has_method_override());
+    /// assert!(!request("/urls/7").has_method_override());
+    /// ```
+    #[must_use]
+    pub fn has_method_override(&self) -> bool {
+        let query = self.target.split_once('?').map_or("", |(_, query)| query);
+        METHOD_OVERRIDES.iter().any(|field| !self.texts(field).is_empty())
+            || pairs(query, '&').any(|(name, _)| Decode::Form.of(name) == PARAMETER)
+    }
+
     /// Adds the methods that the request asks servers to take it for.
     pub(crate) fn add_overrides(
         &self,
