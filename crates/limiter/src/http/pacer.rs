@@ -153,7 +153,8 @@ mod tests {
         for n in 0..10 * MOST {
             pacer.heard(&n.to_string(), StatusCode::TOO_MANY_REQUESTS, &refusal("1"));
         }
-        assert_eq!((pacer.lock().until.len(), pacer.lock().sweeps), (MOST, 1));
+        let counts = |waits: &Waits| (waits.until.len(), waits.sweeps);
+        assert_eq!(counts(&pacer.lock()), (MOST, 1));
         clock.set(Timestamp::from_nanos(2_000_000_000));
         pacer.heard("late", StatusCode::TOO_MANY_REQUESTS, &refusal("1"));
         assert_eq!(pacer.wait("late"), Span::from_secs(1));
