@@ -56,7 +56,8 @@ fn steps_per_take_do_not_depend_on_how_many_keys_are_active() {
     let steps = |n| steps::of(|| _ = store.take_one_now(&take(n, &limit, NamedBy::Policy)));
     let most = (1..=10 * fit).map(steps).max();
     assert!(store.gauges().demotions > 0, "the store is full");
-    assert!(most <= Some(40), "{most:?}");
+    // Looking two displacements far takes 129 steps. When it fails in a full table, a thousand insertions skip it.
+    assert!(most <= Some(200), "{most:?}");
 }
 
 /// Callers name as many limits as they can. They get their share of the numbers. The limits of the policy still get numbers,
