@@ -310,7 +310,7 @@ fn a_group_without_a_server_that_answers_makes_the_server_degraded() {
     assert!(server.get("/ready").body.contains("\"degraded\""));
     for address in dead {
         let line = format!("upstream server http://{address} is down: no connection can be made");
-        assert!(server.log().contains(&line), "{}", server.log());
+        server.until_logged(&line);
     }
     let mut operator = Operator::of(&server);
     let ejections: u64 = dead
@@ -325,7 +325,7 @@ fn a_group_without_a_server_that_answers_makes_the_server_degraded() {
         get(server, "/");
         server.get("/ready").body.contains("\"ready\"")
     });
-    assert!(server.log().contains(&format!("upstream server http://{one} is up again")));
+    server.until_logged(&format!("upstream server http://{one} is up again"));
 }
 
 /// Without any request, health checks notice that a server goes and comes back.
@@ -337,7 +337,7 @@ fn health_checks_tell_that_a_server_is_down_and_back() {
     ));
     let server = routes.serve(OPEN, &[]);
     server.until("it is down", |server| server.get("/ready").body.contains("are down"));
-    assert!(server.log().contains("three health checks in a row failed"), "{}", server.log());
+    server.until_logged("three health checks in a row failed");
     let _back = Upstream::at(address);
     server.until("it is back", |server| server.get("/ready").body.contains("\"ready\""));
 }
@@ -387,7 +387,7 @@ fn a_server_that_is_drained_finishes_its_requests_and_gets_no_more() {
     assert!(!upstreams[0].seen().iter().any(|request| request.starts_with("GET /new")));
     // It stays drained when the settings of its group change.
     routes.write(&text(", concurrency: 7"));
-    server.until("the routes are read", |server| server.log().contains("the routes were read"));
+    server.until_logged("the routes were read");
     for _ in 0..20 {
         assert_eq!(get(&server, "/new"), 200);
     }

@@ -340,7 +340,7 @@ fn a_dead_server_costs_no_request() {
         assert_eq!(get(&server, "/").status, 200);
     }
     assert!(upstreams.iter().all(|upstream| !upstream.seen().is_empty()));
-    assert!(server.log().contains("gets no requests for now"), "{}", server.log());
+    server.until_logged("gets no requests for now");
     std::fs::remove_dir_all(folder).unwrap();
 }
 

@@ -142,7 +142,7 @@ fn what_cannot_be_asked_is_refused_and_told() {
         )
         .start();
     assert_eq!(mesh.get("/each", &[("tenant", "acme")]).status, 429);
-    let log = mesh.tidegate.log();
-    assert!(log.contains("an entry is called `domain`"), "the operator can read why: {log}");
+    // The operator can read why.
+    mesh.tidegate.until_logged("an entry is called `domain`");
     assert_eq!(mesh.get("/each", &[("user", "alice")]).status, 200);
 }

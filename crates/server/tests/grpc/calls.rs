@@ -172,7 +172,7 @@ fn a_unit_that_is_none_is_refused() {
         assert_eq!(grpc.remaining(&ALICE), 10);
     }
     assert_eq!(server.metric("tidegate_refused_total{reason=\"undecided\"}"), 6);
-    assert!(server.log().contains("which does not exist"), "{}", server.log());
+    server.until_logged("which does not exist");
     server.is_sound();
 }
 

@@ -173,6 +173,11 @@ impl Server {
         whole_lines(&self.folder.join("log"))
     }
 
+    /// Waits until it has logged this. What a line is about may be seen a moment before the line.
+    pub(crate) fn until_logged(&self, text: &str) {
+        self.until(text, |server| server.log().contains(text));
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         let sent =
             Command::new("kill").args([&format!("-{name}"), &self.pid().to_string()]).status();
