@@ -32,18 +32,6 @@ async fn node(server: &Server) -> Redis {
     Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap()
 }
 
-/// The same with long timeouts, for a test that ends connections itself.
-async fn patient_node(server: &Server) -> Redis {
-    let patience = Span::from_secs(30);
-    let settings = RedisSettings {
-        timeout: patience,
-        connect_timeout: patience,
-        nodes: Some(2),
-        ..RedisSettings::new(&server.url())
-    };
-    Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap()
-}
-
 fn leased(state: u128, limit: &Limit) -> Take<'_> {
     Take { freshness: Freshness::Lease(&TERMS), ..Take::new(StateId(state), limit, Cost::ONE) }
 }
@@ -136,7 +124,7 @@ async fn what_is_not_spent_is_given_back_when_a_node_shuts_down() {
 async fn what_is_held_survives_the_end_of_a_connection_and_not_that_of_the_server() {
     for engine in ENGINES {
         let mut server = Server::start(engine);
-        let node = patient_node(&server).await;
+        let node = node(&server).await;
         let limit = Limit::new(1_000_000, LONG, Algorithm::FIXED_WINDOW).unwrap();
         let leased = leased(1, &limit);
         for ended in 1..=10 {
