@@ -48,7 +48,7 @@ use tidegate_policy::Request;
 /// preflight.
 ///
 /// Any client can send such a request, so let only a bounded number of them pass. Over HTTP/2 a body need not be announced in the
-/// fields; whoever knows whether there is one must look at that, too.
+/// fields; a server that can see whether there is one must check that too.
 ///
 /// ```
 /// use http::Request;

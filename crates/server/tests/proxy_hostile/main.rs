@@ -1,5 +1,5 @@
 //! Clients that try to get more than their limits from the reverse proxy, or to keep others from it: by leaving, by being slow,
-//! and by preflights that are none.
+//! and by requests that only look like preflights.
 //!
 //! The upstream server answers a request only when the test says so, so nothing depends on time.
 //!
