@@ -29,11 +29,11 @@ mod renew;
 mod settle;
 
 pub(crate) use decide::DecideFor;
-pub(crate) use issue::CountedBy;
 pub use descriptors::{
     DescribedLimit, Descriptor, DescriptorCall, DescriptorError, DescriptorStatus,
     DescriptorVerdict,
 };
+pub(crate) use issue::CountedBy;
 pub use named::{NamedLimit, NamedTake};
 pub use person::{PersonLimit, PersonReport, PersonRuleReport, UncoveredRule};
 pub use renew::Renewal;
