@@ -285,8 +285,15 @@ fn what_is_kept_is_for_nobody_else() {
         assert_eq!(mode(&entry.path()), 0o600, "{entry:?}");
         names.insert(entry.file_name().into_string().unwrap());
     }
-    let expected =
-        ["audit.log", "control.json", "lock", "operator-token", "reader-token", "secret"];
+    let expected = [
+        "audit.log",
+        "control-lineage",
+        "control.json",
+        "lock",
+        "operator-token",
+        "reader-token",
+        "secret",
+    ];
     assert_eq!(names, BTreeSet::from(expected.map(str::to_owned)));
     assert_eq!(mode(&server.folder.join("data")), 0o700);
 }
