@@ -29,7 +29,7 @@ pub(crate) use worker::WorkerTop;
 
 use crate::recent_denials::{DenialRing, RecentDenials};
 use crate::shown_key::KeyForm;
-use foldhash::fast::RandomState;
+use foldhash::fast::SeedableRandomState;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -65,7 +65,7 @@ struct NodeTop {
     secret: Secret,
     clock: Clock,
     /// Makes fingerprints of keys that clients name. Its keys are random, so no client can choose two keys with one fingerprint.
-    prints: RandomState,
+    prints: SeedableRandomState,
     /// The number of the current half: ten minutes of Unix time. Workers only read it.
     half: AtomicU64,
     /// When this node began to count, in Unix time.
@@ -120,7 +120,17 @@ impl TopKeys {
     pub(crate) fn new(
         settings: Option<TopKeysSettings>,
         workers: usize,
+        clock_and_secret: (&Clock, &Secret),
+    ) -> Self {
+        Self::with_prints(settings, workers, clock_and_secret, SeedableRandomState::random())
+    }
+
+    /// The same with fingerprints of this kind.
+    fn with_prints(
+        settings: Option<TopKeysSettings>,
+        workers: usize,
         (clock, secret): (&Clock, &Secret),
+        prints: SeedableRandomState,
     ) -> Self {
         let Some(TopKeysSettings { memory, show }) = settings else { return Self(None) };
         let of_worker = memory.checked_div(workers).unwrap_or(memory);
@@ -129,7 +139,7 @@ impl TopKeys {
             form: show,
             secret: secret.clone(),
             clock: clock.clone(),
-            prints: RandomState::default(),
+            prints,
             half: AtomicU64::new(0),
             since_ms: now_ms(clock),
             room: [of_worker.saturating_sub(ring), ring],

@@ -6,7 +6,8 @@
 //!                                                                          inherits that count as its error
 //! ```
 //!
-//! The count of a key that has a slot is never too low, and too high by its error at most. A key whose count is above that of the
+//! The count of a key that has a slot is never too low, and too high by its error at most, unless another key has the same fingerprint
+//! of 32 bits: those two are counted as one. A key whose count is above that of the
 //! least slot of its bucket has a slot. The original algorithm keeps all slots in one sorted list. Eight slots in two cache lines
 //! take a tenth of its time, and their bucket's share of the requests takes the place of all requests in its bounds.
 //!

@@ -3,6 +3,8 @@
 use super::list::RankedKey;
 use super::table::{Counted, FIRST_BUCKETS, KeyLabel, TopTable};
 use super::*;
+use foldhash::SharedSeed;
+use foldhash::fast::SeedableRandomState;
 use proptest::prelude::*;
 use serde_json::json;
 use std::collections::HashMap;
@@ -24,7 +26,10 @@ impl Counting {
     fn new(memory: usize, show: KeyForm) -> Self {
         let clock = Clock::manual(Timestamp::from_nanos(START_MS * 1_000_000));
         let settings = Some(TopKeysSettings { memory, show });
-        let top = TopKeys::new(settings, 2, (&clock, &Secret::new([7; 32])));
+        // Random seeds made one run in many fail: of ten million keys one had the fingerprint of a heavy one, and was counted with it.
+        // With these seeds none has.
+        let prints = SeedableRandomState::with_seed(8, SharedSeed::global_fixed());
+        let top = TopKeys::with_prints(settings, 2, (&clock, &Secret::new([7; 32])), prints);
         let workers = [(); 2].map(|()| top.on_worker());
         Self { top, workers, clock }
     }
