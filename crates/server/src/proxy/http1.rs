@@ -230,7 +230,7 @@ impl<'f, S: Backend> ProxyConnection<'f, S> {
         let side = ClientSide { client: &client, interim: &interim, presence: &presence };
         let sending = proxy.forward(admitted, parts, body, &side);
         let hints = eleven.then_some(&interim);
-        let answer = match self.exchange(sending, &mut pump, (hints, &presence)).await {
+        let answer = match self.exchange(sending, &mut pump, hints, &presence).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(answer)) => {
                 let next =
@@ -308,7 +308,8 @@ impl<'f, S: Backend> ProxyConnection<'f, S> {
         &mut self,
         sending: impl Future<Output = T>,
         pump: &mut BodyPump,
-        (hints, presence): (Option<&InterimAnswers>, &ClientPresence),
+        hints: Option<&InterimAnswers>,
+        presence: &ClientPresence,
     ) -> Result<T, ClientFault> {
         let mut sending = pin!(sending);
         let (stream, listener) = (&mut self.stream, self.listener);

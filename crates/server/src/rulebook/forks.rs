@@ -5,7 +5,7 @@
 //!   ╰───► 6'  made on another node, before this one could write 6 back     in force on all nodes
 //! ```
 //!
-//! Nobody but an operator can say which of the changes are still wanted. So that all nodes decide alike, the document of the store is
+//! Only an operator can say which of the changes are still wanted. So that all nodes decide alike, the document of the store is
 //! in force everywhere. Each node that had another one keeps it in a file of its own and names it at `/ready` until the file is
 //! removed.
 

@@ -149,7 +149,7 @@ fn over_http_2_the_host_is_the_authority() {
     server.is_sound();
 }
 
-/// Forward auth gets the fields of the client whose request is to be decided, so they say nothing about the one who asks.
+/// Forward auth gets the fields of the client whose request is to be decided, so they say nothing about the proxy that asks.
 #[test]
 fn forward_auth_is_asked_with_the_fields_of_the_client() {
     let server = server();

@@ -233,7 +233,8 @@ impl<'b> Pending<'b> {
     /// Decides them, and writes the replies.
     async fn decide<S: Backend>(
         &mut self,
-        (handler, place): (&RespHandler<S>, &ListenerContext),
+        handler: &RespHandler<S>,
+        place: &ListenerContext,
         session: &Session,
         out: &mut Vec<u8>,
     ) {
@@ -278,7 +279,7 @@ async fn answer<S: Backend>(
         // Their replies must fit where there is memory for them.
         let fit = most_out.saturating_sub(out.len()).checked_div(bounds::ENTRY).unwrap_or(0);
         if !pending.accepts(&next, RespHandler::<S>::most_asked().min(fit)) {
-            pending.decide((handler, place), session, out).await;
+            pending.decide(handler, place, session, out).await;
         }
         match next {
             NextCommand::Throttle(Ok(throttle)) => pending.throttle(throttle),
@@ -295,7 +296,7 @@ async fn answer<S: Backend>(
         }
     };
     // The commands before a protocol error are answered before the error.
-    pending.decide((handler, place), session, out).await;
+    pending.decide(handler, place, session, out).await;
     Progress { used: commands.used, stop }
 }
 
