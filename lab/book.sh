@@ -10,16 +10,20 @@ mdbook=$PWD/target/tools/bin/mdbook source=target/book-source book=target/book
 rm -rf "$source" "$book"
 mkdir -p "$source"
 cp -r docs deploy timelines ./*.md Makefile "$source"
-# The source is not in the book, so its files are named without a link. SUMMARY.md is the list of pages beside every page.
-find "$source" -name '*.md' -exec sed -i -E \
-  -e 's#\[([^]]*)\]\((\.\./)*(crates|lab|simulator|fuzz)(/[^)]*)?\)#\1#g' -e 's#\]\(docs/SUMMARY\.md\)#](index.html)#g' {} +
+cp --parents crates/*/DESIGN.md simulator/DESIGN.md lab/DESIGN.md "$source"
+# The source is not in the book, so its files are named without a link, except for the pages about its design. SUMMARY.md is the list
+# of pages beside every page.
+find "$source" -name '*.md' -exec perl -pi \
+  -e 's#\[([^\]]*)\]\((?:\.\./)*(?:crates|lab|simulator|fuzz)(?:/(?![^)]*DESIGN\.md)[^)]*)?\)#$1#g; s#\]\(docs/SUMMARY\.md\)#](index.html)#g' {} +
 rm "$source/docs/SUMMARY.md" "$source/docs/book.toml"
 cp docs/book.toml "$source"
 {
   sed 's|](\([^)]*\))|](docs/\1)|' docs/SUMMARY.md
   printf '\n# The project\n\n'
-  for page in README ARCHITECTURE DESIGN CONTRIBUTING BENCHMARKS CHANGELOG; do
-    printf -- '- [%s](%s.md)\n' "$(sed -n 's/^# //p; /^# /q' "$page.md")" "$page"
+  for page in README.md ARCHITECTURE.md DESIGN.md {crates/*,timelines,simulator,lab,deploy}/DESIGN.md CONTRIBUTING.md BENCHMARKS.md CHANGELOG.md; do
+    # The pages of the crates are below the page of the whole.
+    [[ $page == */* ]] && printf '  '
+    printf -- '- [%s](%s)\n' "$(sed -n 's/^# //p; /^# /q' "$page")" "$page"
   done
 } >"$source/SUMMARY.md"
 

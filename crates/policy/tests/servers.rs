@@ -149,7 +149,7 @@ fn case_counts_unless_the_policy_says_otherwise() {
 }
 
 /// A rule with `stop` exempts requests from the rules after it, so it must not stop a request that some server routes
-/// elsewhere. Slashes at the end and empty segments do not count here, as DESIGN.md says.
+/// elsewhere. Slashes at the end and empty segments do not count here, as DESIGN.md of the crate says.
 #[test]
 fn a_rule_stops_only_if_every_server_takes_its_route() {
     let policy = policy("{}", true);
