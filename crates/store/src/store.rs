@@ -23,10 +23,11 @@ use tidegate_core::{
 ///
 /// Exceptions to 1 and 2:
 ///
-/// - A plan over several slots of a Redis Cluster is not decided at one instant. If a slot refuses, what the others took is given
-///   back. Until then, or until their period is over if that fails, other callers may be refused too early.
-/// - `Redis` sends the plans of one call in order. One that must be sent again, or is sent to another server, may be decided out of
-///   order.
+/// - A plan over several slots of a Redis Cluster is not decided at one instant. If one slot refuses, the other slots have counted
+///   their takes already, and these are given back. Until then, other callers may be refused too early. If giving back fails, they
+///   may be refused until the period of the limit is over.
+/// - `Redis` sends the plans of one call in order. A plan that must be sent again may be decided later than the plans after it. So
+///   may a plan that is sent to another server.
 /// - The denial cache of `Redis` may refuse for up to half a second after a reset, or after something was given back.
 /// - [`Memory`](crate::Memory), when it is full, may refuse too early, or let pass what it does not count
 ///   ([`WhenFull`](tidegate_core::WhenFull)). The head of `memory.rs` lists its other exceptions: batches and rare coincidences.

@@ -94,14 +94,14 @@ struct History {
     tally: CrashTally,
 }
 
-/// Since which step the values of a state count.
+/// After a crash, a state must have a value that it had at some step since one of these marks.
 #[derive(Clone, Copy, Debug, Default)]
 struct Marks {
     /// When the writing in progress began.
     writing: Option<u64>,
-    /// When the last completed writing began: for a crash of the process.
+    /// When the last completed writing began. What was written survives a crash of the process.
     written: u64,
-    /// The same for what was synced: for a power failure.
+    /// When the writing began that was last synced completely. What was synced survives a power failure.
     synced: u64,
     /// When the snapshot in progress began.
     snapshot: u64,

@@ -74,7 +74,8 @@ pub(crate) enum GroupHealth {
 }
 
 impl UpstreamGroup {
-    /// A group. What is in flight and what is drained `before` its settings changed still counts.
+    /// A group. When its settings change, `before` is the group with the old ones: its requests in flight keep their seats, and the
+    /// servers that it drained stay drained.
     pub(crate) fn new(spec: GroupSpec, before: Option<&Self>) -> Arc<Self> {
         let seats_before = before.and_then(|before| before.seats.as_ref());
         let seats = spec.concurrency.and_then(|limit| match seats_before {
