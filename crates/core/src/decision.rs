@@ -217,7 +217,7 @@ impl Ask {
         Self { now, cost, bound: Bound::Plain, max_wait: Span::ZERO }
     }
 
-    /// The same request under another bound.
+    /// This request under another bound.
     ///
     /// ```
     /// use tidegate_core::{Ask, Bound, Cost, Timestamp};
@@ -229,7 +229,7 @@ impl Ask {
         Self { bound, ..self }
     }
 
-    /// The same request by a caller that can wait up to `max_wait`.
+    /// This request by a caller that can wait up to `max_wait`.
     ///
     /// ```
     /// use tidegate_core::{Ask, Cost, Span, Timestamp};

@@ -92,7 +92,7 @@ impl Limit {
         }
     }
 
-    /// The same limit with this headroom.
+    /// This limit with the given headroom.
     ///
     /// ```
     /// use tidegate_core::{Algorithm, Headroom, Limit, Span};

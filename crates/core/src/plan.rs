@@ -145,8 +145,7 @@ impl<'l> Plan<'l> {
         self.max_wait
     }
 
-    /// The same plan for a caller that gives up when there is no answer after this time. A store that answers immediately
-    /// may ignore it.
+    /// Sets after which time the caller gives up if there is no answer. A store that answers immediately may ignore it.
     ///
     /// ```
     /// use tidegate_core::{Plan, Span};

@@ -182,7 +182,7 @@ struct Readme;
 #[doc = include_str!("../../../docs/library.md")]
 struct LibraryPage;
 
-/// The same for the page about moving from other crates.
+/// Compiles and runs the examples of the page about moving from other crates as doc tests.
 #[cfg(all(doctest, feature = "tower"))]
 #[doc = include_str!("../../../docs/migrating-from-governor.md")]
 struct GovernorPage;

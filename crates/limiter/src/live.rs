@@ -63,12 +63,12 @@ impl Live {
         Self { version, policy, changes, counters, laid_out_for: None, delays: false }.renewed(now)
     }
 
-    /// The same version, with other run-time changes.
+    /// Replaces the run-time changes. The version stays the same.
     pub(crate) fn changed_to(self, changes: Changes, now: Timestamp) -> Self {
         Self { changes, ..self }.renewed(now)
     }
 
-    /// The same configuration, with calendars laid out for the time `now`.
+    /// Lays out the calendars for the time `now`.
     pub(crate) fn renewed(mut self, now: Timestamp) -> Self {
         let calendars = self.policy.has_calendars() || self.changes.has_calendars();
         self.laid_out_for = calendars.then(|| validity(now));

@@ -175,7 +175,7 @@ impl Document {
         (document, problems)
     }
 
-    /// The same for a given dialect.
+    /// Reads as much of a file in this dialect as is readable, and everything that is wrong with it.
     pub(crate) fn read_as(bytes: &[u8], dialect: Dialect) -> ReadFile {
         match text(bytes) {
             Ok(text) => Builder::new(text, dialect).build(),

@@ -135,7 +135,7 @@ fn a_rule_applies_whenever_a_server_takes_its_route() {
     assert_eq!(observations().filter(|(.., route)| route.is_some()).count(), 168);
 }
 
-/// The same without `case_insensitive`, except for servers that ignore case.
+/// Without `case_insensitive`, a rule about `/login` or `/api` does not apply to paths with `LOGIN` or `API`.
 #[test]
 fn case_counts_unless_the_policy_says_otherwise() {
     let policy = policy("{}", false);

@@ -58,7 +58,7 @@ impl Drain {
         Some(Self { ticks, unit_bits, refill, full: 0, highest: 0 })
     }
 
-    /// The same drain, with levels up to `full` ticks by takes and up to `most` ticks by charges.
+    /// Bounds the level: takes may fill it up to `full` ticks, charges up to `most` ticks.
     pub(crate) fn bounded(self, full: u64, most: u64) -> Self {
         let disorder = self.ticks.floor(TOLERANCE.as_nanos()).saturating_add(1);
         let tolerance = match self.refill {

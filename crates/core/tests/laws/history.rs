@@ -50,7 +50,7 @@ impl Params {
         self.limit_of(self.amount, self.window, self.size)
     }
 
-    /// The same kind of limit with other numbers.
+    /// A limit of this family of algorithms with other numbers.
     pub(crate) fn limit_of(&self, amount: u64, window: u64, size: u64) -> Limit {
         let every = Period::Every(Span::from_nanos(window));
         let (period, algorithm) = match self.family {

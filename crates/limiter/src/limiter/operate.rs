@@ -249,8 +249,8 @@ impl<S: Store> Limiter<S> {
         live.policy.attributes(request, &|secret| self.inner.secret.digest(secret))
     }
 
-    /// The same for a caller that verifies tokens. `verified` returns the value of a source, if the request has one; it is called
-    /// only for sources that the policy names.
+    /// Derives the attributes of an HTTP request by `identity` of the policy, for a caller that verifies tokens. `verified` returns
+    /// the value of a source, if the request has one; it is called only for sources that the policy names.
     pub fn attributes_verified<'r>(
         &self,
         request: &Request<'r, '_>,

@@ -31,7 +31,7 @@ pub struct PersonRuleReport {
     pub rule: String,
     /// The key, with values as they are counted: secrets are digests.
     pub key: Vec<(String, String)>,
-    /// The same on one line.
+    /// The key on one line.
     pub key_text: String,
     /// Whether the rule is enabled.
     pub enabled: bool,

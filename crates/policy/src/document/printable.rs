@@ -11,7 +11,7 @@ pub fn printable(text: &str) -> String {
     text.chars().map(|c| if is_terminal_control(c) { '\u{fffd}' } else { c }).collect()
 }
 
-/// The same for a quotation in an error message: at most 40 characters.
+/// The first 40 characters of a text, for a quotation in an error message. Control characters of terminals are replaced.
 pub(crate) fn shown(text: &str) -> String {
     text.chars().take(40).map(|c| if is_terminal_control(c) { '\u{fffd}' } else { c }).collect()
 }

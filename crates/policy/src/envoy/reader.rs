@@ -37,7 +37,7 @@ const OF_DESCRIPTOR: [&str; 10] = [
 ];
 const OF_LIMIT: [&str; 5] = ["unit", "requests_per_unit", "unlimited", "name", "replaces"];
 const OF_REPLACES: [&str; 1] = ["name"];
-/// The same bound as for a policy.
+/// The most rules in all files together, as in a policy.
 const MOST_RULES: usize = 20_000;
 
 /// Reads all files.
@@ -84,7 +84,7 @@ struct EnvoyReader {
     rules: Vec<Rule>,
     /// The names of limits.
     names: HashSet<Box<str>>,
-    /// The same by the number of the rule.
+    /// The name of each rule's limit, by the number of the rule.
     names_by_rule: Vec<Box<str>>,
     /// The names in `replaces`, with their files and positions.
     replaced: Vec<(String, Place, Box<str>)>,

@@ -37,7 +37,7 @@ pub(crate) struct Field {
 /// What a record without a key means.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WhenAbsent {
-    /// The same as with this value.
+    /// As if the key had this value.
     Value(&'static str),
     /// What these words say.
     Words(&'static str),

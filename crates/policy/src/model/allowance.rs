@@ -190,7 +190,7 @@ impl RuleLimit {
         })))
     }
 
-    /// The same limit, written as a rate without algorithm and options.
+    /// Notes that the limit was written as a rate, without algorithm and options.
     pub(crate) fn of_only_a_rate(self) -> Self {
         Self(Arc::new(LimitParts { only_rate: true, ..LimitParts::clone(&self.0) }))
     }
@@ -344,7 +344,7 @@ impl RuleLimit {
         }
     }
 
-    /// The same limit with another id, rate and headroom. `times` computes the new burst and queue.
+    /// A copy of this limit with another id, rate and headroom. `times` computes the new burst and queue.
     fn resized(
         &self,
         id: &str,

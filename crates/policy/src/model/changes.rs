@@ -382,7 +382,8 @@ impl Policy {
         Resolved { tier, unknown_tier, class, rules }
     }
 
-    /// The same, but calls `each` for every rule instead of collecting them.
+    /// Calls `each` for every rule that applies to a request, with the allowance that is in force: see [`resolve`](Self::resolve),
+    /// which collects them.
     pub fn resolve_each<'p>(
         &'p self,
         changes: &'p Changes,

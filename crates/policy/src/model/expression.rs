@@ -114,7 +114,7 @@ pub(crate) enum TextTest {
 // === impl Expression ===
 
 impl Expression {
-    /// The same expression, with the texts that it compares `path` with in the given case.
+    /// Converts the texts that this expression compares with `path` to the given case.
     pub(crate) fn with_case(mut self, case: Case) -> Self {
         self.root.fold(case);
         self

@@ -164,8 +164,8 @@ impl Identity {
         }
     }
 
-    /// The same for a caller that verifies. `verified` returns the value of a source, if the request has one; it is called only
-    /// for sources that the policy names.
+    /// The attributes of a request, for a caller that verifies tokens. `verified` returns the value of a source, if the request has
+    /// one; it is called only for sources that the policy names. `digest` returns the digest of a secret, which is kept in its place.
     ///
     /// ```
     /// use tidegate_policy::{Policy, Request, VerifiedSource};

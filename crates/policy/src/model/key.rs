@@ -163,7 +163,7 @@ impl Key {
         }
     }
 
-    /// The same key with case-sensitive or case-insensitive paths.
+    /// This key with case-sensitive or case-insensitive paths.
     pub(crate) fn with_case(self, case: Case) -> Self {
         Self { case, ..self }
     }
@@ -184,7 +184,7 @@ impl Key {
         self.of_reading(request.canonical(), ipv6_prefix)
     }
 
-    /// The same for one reading of a request.
+    /// The values of the key for one reading of a request, or `None` if the request lacks an attribute.
     pub(crate) fn of_reading<'k>(
         &'k self,
         reading: RequestReading<'k>,

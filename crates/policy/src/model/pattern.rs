@@ -104,7 +104,7 @@ impl Pattern {
         left.next().is_none()
     }
 
-    /// The same pattern for servers that take `/LOGIN` for `/login`.
+    /// This pattern for servers that take `/LOGIN` for `/login`.
     ///
     /// ```
     /// use tidegate_policy::{NormalPath, Pattern};
@@ -116,7 +116,7 @@ impl Pattern {
         self.with_case(Case::Insensitive)
     }
 
-    /// The same pattern, case-sensitive or not.
+    /// This pattern, case-sensitive or not.
     pub(crate) fn with_case(mut self, case: Case) -> Self {
         self.case = case;
         for segment in &mut self.segments {

@@ -162,7 +162,8 @@ impl Policy {
         Ok(attributes)
     }
 
-    /// The same for a caller that [verifies](Identity::attributes_verified) tokens.
+    /// The attributes of an HTTP request, for a caller that [verifies](Identity::attributes_verified) tokens. `digest` returns the
+    /// digest of a secret, which is kept in its place.
     pub fn attributes_verified<'r>(
         &self,
         request: &Request<'r, '_>,

@@ -119,7 +119,7 @@ impl PriorityClass {
         }
     }
 
-    /// The same class with another default patience.
+    /// Sets how long requests of this class wait if nothing else is said.
     #[must_use]
     pub fn with_patience(self, patience: Span) -> Self {
         Self { patience, ..self }

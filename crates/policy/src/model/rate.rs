@@ -173,7 +173,7 @@ impl Rate {
         self.text.split_once('/').map_or("", |(_, period)| period)
     }
 
-    /// The same period with another amount.
+    /// A rate of another amount in the period of this one.
     pub(crate) fn with_amount(&self, amount: u64) -> Self {
         let text = format!("{amount}/{}", self.period_text());
         Self { amount, per: self.per.clone(), text }
