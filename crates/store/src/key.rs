@@ -103,7 +103,7 @@ impl Secret {
         self.subject_of(KeyName::new(key.iter().map(|(attribute, _)| *attribute)), key)
     }
 
-    /// The same for a caller that has kept the name of the key's attributes.
+    /// Hashes a key for a caller that has kept `name`, the hash of the names of the key's attributes.
     ///
     /// ```
     /// use tidegate_store::{KeyName, Secret};

@@ -246,18 +246,18 @@ impl Memory {
         Self::with_limit_numbers(clock, bytes, NUMBERS)
     }
 
-    /// The same, for states that are also kept on disk: it notes what changes.
+    /// A store for states that are also kept on disk: it notes what changes.
     pub(crate) fn kept_on_disk(clock: Clock, bytes: usize) -> Self {
         Self::build(clock, bytes, NUMBERS, Kept::OnDisk)
     }
 
-    /// The same with `numbers` limit numbers, for a model.
+    /// A store that notes what changes, and has `numbers` limit numbers, for a model.
     #[cfg(shuttle)]
     pub(crate) fn kept_on_disk_with(clock: Clock, bytes: usize, numbers: usize) -> Self {
         Self::build(clock, bytes, numbers, Kept::OnDisk)
     }
 
-    /// The same with `numbers` limit numbers. Tests and models have few, so that numbers are used again soon.
+    /// A store with `numbers` limit numbers. Tests and models have few, so that numbers are used again soon.
     pub(crate) fn with_limit_numbers(clock: Clock, bytes: usize, numbers: usize) -> Self {
         Self::build(clock, bytes, numbers, Kept::InMemory)
     }

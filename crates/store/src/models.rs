@@ -17,7 +17,7 @@ pub fn with_limit_numbers(clock: crate::Clock, bytes: usize, numbers: usize) -> 
     crate::Memory::with_limit_numbers(clock, bytes, numbers)
 }
 
-/// The same, for states that are also kept on disk.
+/// A store in memory with few limit numbers, which notes what changes for a log on disk.
 #[cfg(shuttle)]
 #[must_use]
 pub fn kept_on_disk(clock: crate::Clock, bytes: usize, numbers: usize) -> crate::Memory {
@@ -67,7 +67,7 @@ mod collecting {
         states(store, Collected::Changes)
     }
 
-    /// The same for everything.
+    /// Collects everything: the amount of the limit and the word of each state, by its tag.
     #[must_use]
     pub fn all_states(store: &Memory) -> BTreeMap<u64, (u64, u64)> {
         states(store, Collected::Everything)

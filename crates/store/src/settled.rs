@@ -11,7 +11,7 @@ const MOST: usize = 1 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct SettledReceipts {
     until: HashMap<ReceiptId, Timestamp>,
-    /// The same receipts, in the order in which they expire.
+    /// All receipts of `until`, in the order in which they expire.
     order: BTreeSet<(Timestamp, ReceiptId)>,
 }
 

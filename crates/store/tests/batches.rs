@@ -128,7 +128,7 @@ fn a_state_emptied_after_the_reading_does_not_reopen_a_full_window() {
     }
 }
 
-/// The same for a single take, which reads the clock before it reads the state.
+/// A single take must not reopen a full window either. It reads the clock before it reads the state, and may stall in between.
 #[test]
 fn a_single_take_does_not_reopen_a_full_window() {
     let (stage, limit) = (Stage::new(), limit(Algorithm::FIXED_WINDOW));

@@ -120,7 +120,8 @@ async fn slots_that_migrate_lose_no_count_and_cause_no_error() {
     move_under_load(&cluster, 1).await;
 }
 
-/// The same with a new server as the target, which CLUSTER SLOTS does not list before it owns its first slot.
+/// Slots migrate to a new server, which CLUSTER SLOTS does not list before it owns its first slot: there is no error, and exactly the
+/// limit passes.
 #[tokio::test(flavor = "multi_thread")]
 async fn slots_that_migrate_to_a_new_server_lose_no_count_and_cause_no_error() {
     let mut cluster = Cluster::start("redis").await;

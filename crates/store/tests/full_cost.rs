@@ -91,7 +91,7 @@ fn after_a_flood_of_full_costs_most_new_clients_get_all_of_their_limit() {
     }
 }
 
-/// The same for windows, whose states end together.
+/// After a flood under a limit of windows, whose states end together, new clients get half of their limit on average.
 #[test]
 fn after_a_flood_of_windows_new_clients_get_half_of_their_limit_on_average() {
     for algorithm in [Algorithm::FIXED_WINDOW, Algorithm::SLIDING_WEIGHTED] {
@@ -139,7 +139,7 @@ fn demoted_keys_never_get_more_than_their_limit() {
     }
 }
 
-/// The same while time goes on: what passes would also pass in a store with room for all keys that sees only these takes.
+/// While time goes on, what passes in a full store would also pass in a store with room for all keys that sees only these takes.
 #[test]
 fn takes_that_pass_would_pass_in_a_store_with_room_for_all() {
     let interval = Algorithm::TokenBucket { burst: None, refill: Refill::Interval };

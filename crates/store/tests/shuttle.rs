@@ -80,7 +80,7 @@ fn overlapping_plans_are_all_or_none() {
     });
 }
 
-/// The same for states that are in the table already: the fast path reads them without a lock first.
+/// Plans that overlap are all or none also when their states are in the table: then the fast path reads them without a lock first.
 #[test]
 fn overlapping_plans_of_the_fast_path_are_all_or_none() {
     let limit = limit(3);

@@ -416,8 +416,8 @@ fn nothing_is_demoted_for_large_plans_while_the_table_can_grow() {
     }
 }
 
-/// The same in a full store, for rules with `when_full: deny` or `allow`, which must not demote other states. A plan that finds
-/// one free slot for two new keys demotes nothing for the second.
+/// In a full store, plans of rules with `when_full: deny` or `allow` must not demote other states. A plan that finds one free slot for
+/// two new keys demotes nothing for the second.
 #[test]
 fn nothing_is_demoted_for_rules_that_deny_or_allow_when_full() {
     let limit = Limit::new(5, Span::from_secs(3_600), Algorithm::TOKEN_BUCKET).unwrap();

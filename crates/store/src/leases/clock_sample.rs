@@ -52,7 +52,7 @@ impl ClockSample {
         (least <= most).then_some(Self { at: newer.at, least, most })
     }
 
-    /// The same sample as of a later instant.
+    /// This sample as of another instant: its range is wider, because the clocks may have drifted apart.
     fn aged(&self, local: Timestamp) -> Self {
         let age = local.since(self.at).as_nanos().max(self.at.since(local).as_nanos());
         let drift = i128::from(age).checked_div(DRIFT).unwrap_or(0);
@@ -60,7 +60,7 @@ impl ClockSample {
         Self { at: local, least, most }
     }
 
-    /// The same reading, of a reply that was received at this time.
+    /// This sample, if its reply had been received at this time.
     #[cfg(test)]
     pub(super) fn received_at(&self, received: Timestamp) -> Self {
         let reading =

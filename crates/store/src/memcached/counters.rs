@@ -336,7 +336,8 @@ fn window(now: Timestamp, period: u64) -> (u64, u64) {
     (now.as_nanos().checked_div(period).unwrap_or(0), period.saturating_sub(passed))
 }
 
-/// The same for windows of a calendar. The core names the window as the mark of a take.
+/// The calendar window of an instant, and how long it lasts from then on, in nanoseconds. The core names the window as the mark of a
+/// take.
 fn calendar(limit: &Limit, now: Timestamp) -> (u64, u64) {
     let mut written = Written::empty(limit);
     let number = limit.charge(&mut written, &Ask::new(now, Cost::ONE)).mark;

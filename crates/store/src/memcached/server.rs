@@ -235,7 +235,7 @@ pub(super) async fn checked_version(connection: &MetaConnection) -> Result<Strin
     )))
 }
 
-/// The same error, which names the server.
+/// Puts the name of the server in front of an error.
 pub(super) fn named(name: &str, error: StoreError) -> StoreError {
     match error {
         StoreError::Unavailable(why) => StoreError::Unavailable(format!("{name}: {why}").into()),

@@ -256,7 +256,7 @@ impl<'t> LockedBucket<'t> {
         self.bucket
     }
 
-    /// The same bucket, whose changes are noted in these dirty bits.
+    /// Notes changes of this bucket in these dirty bits.
     #[inline]
     pub(super) const fn noting(mut self, dirty: Option<&'t DirtyBits>) -> Self {
         self.dirty = dirty;

@@ -161,7 +161,7 @@ impl Memory {
         Some(fast.into())
     }
 
-    /// The same for a plan of a batch, whose clock was read before.
+    /// Takes a plan of a batch on the fast path, by the clock reading `now` that the batch made before.
     #[inline]
     pub(super) fn take_fast_at(
         &self,

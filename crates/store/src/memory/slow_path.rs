@@ -42,7 +42,7 @@ struct Row {
     recalled: Option<Usage>,
     /// The number of the request's limit.
     number: Option<LimitNumber>,
-    /// The same number, if it is pinned: until a state is written under it.
+    /// `number`, while it is pinned: until a state is written under it.
     pin: Option<u16>,
     /// A slot for the state, if it was not found and no other state must be demoted for it.
     reserved: Option<Location>,

@@ -142,7 +142,7 @@ impl Table {
         self.dirty.as_ref()?.get(place)
     }
 
-    /// The same for a bucket of this table whose place is not known.
+    /// The dirty bits of a bucket of this table. Its place follows from its address.
     #[inline]
     fn dirty_bits_of(&self, bucket: &Bucket) -> Option<&DirtyBits> {
         let dirty = self.dirty.as_ref()?;

@@ -17,7 +17,7 @@ const USES_PER_SWEEP: u8 = 8;
 pub(super) struct Shard {
     /// An empty state was reset, and is removed by a later sweep.
     states: HashMap<StateId, (Arc<Limit>, State), BuildHasherDefault<PassThroughHasher>>,
-    /// The same states, each once, in the order in which they will be swept.
+    /// The ids of all states, each once, in the order in which they will be swept.
     order: VecDeque<StateId>,
     /// Whether a state was added since the last sweep.
     added: bool,

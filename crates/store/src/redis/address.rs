@@ -36,7 +36,7 @@ pub(super) enum Deployment {
 /// What connecting to any server of the store needs besides an address: credentials and TLS.
 pub(super) struct ConnectOptions {
     info: RedisConnectionInfo,
-    /// The same for the client library and for our own connections.
+    /// TLS twice: as the client library takes it, and as our own connections do.
     tls: Option<(TlsCertificates, Arc<ClientConfig>)>,
 }
 
