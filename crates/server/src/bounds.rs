@@ -61,7 +61,7 @@ pub(crate) const STREAM: usize = 4 * 1024;
 pub(crate) const GRPC_UNCOUNTED: usize = 8 * 1024;
 /// The flow control window of an HTTP/2 connection: the smallest that the protocol allows. Bytes are counted when they are read.
 pub(crate) const WINDOW: u32 = 65_535;
-/// The same for a proxy, which has a thousand calls in flight on few connections.
+/// The flow control window of an HTTP/2 connection of a proxy, which has a thousand calls in flight on few connections.
 pub(crate) const GRPC_WINDOW: u32 = 1024 * 1024;
 /// How long a connection that holds more than its share may make no progress.
 pub(crate) const STALLED_MILLIS: u64 = 1_000;

@@ -125,7 +125,7 @@ impl TopKeys {
         Self::with_prints(settings, workers, clock_and_secret, SeedableRandomState::random())
     }
 
-    /// The same with fingerprints of this kind.
+    /// Counts on this many workers, with fingerprints that `prints` computes.
     fn with_prints(
         settings: Option<TopKeysSettings>,
         workers: usize,

@@ -122,7 +122,7 @@ impl ApiClient {
         runtime.block_on(self.ask(request))
     }
 
-    /// The same for a caller that has a runtime.
+    /// Sends a request and awaits the answer, for a caller that has a runtime.
     pub(crate) async fn ask(&self, request: &ApiRequest) -> io::Result<ApiResponse> {
         match tokio::time::timeout(TIMEOUT, self.connect_and_ask(request)).await {
             Ok(answer) => answer,

@@ -14,7 +14,7 @@ pub(crate) fn of_millis(millis: u64) -> String {
     }
 }
 
-/// The same for a span, rounded up to milliseconds.
+/// A span as text, rounded up to milliseconds.
 pub(crate) fn of_span(span: Span) -> String {
     of_millis(span.as_nanos().div_ceil(1_000_000))
 }

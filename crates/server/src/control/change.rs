@@ -99,7 +99,7 @@ impl Change {
         .map_err(RefusedChange::Wrong)
     }
 
-    /// The same change in the spelling that the document already uses. An address can be written in several ways, and a second
+    /// Spells the key or value of this change as the document already spells it. An address can be written in several ways, and a second
     /// entry for it could not be removed.
     pub(crate) fn spelled_as_in(mut self, document: &Document, policy: &Policy) -> Self {
         match &mut self {
@@ -129,7 +129,7 @@ impl Change {
         }
     }
 
-    /// The same change, made by this operator.
+    /// Notes which operator made this change.
     pub(crate) fn made_by(mut self, who: &str) -> Self {
         if let Some(note) = self.note_mut() {
             note.by = Some(who.to_owned());

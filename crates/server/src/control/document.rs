@@ -169,7 +169,7 @@ impl Document {
         fitting
     }
 
-    /// The same changes without notes, and with one entry for each rule: what decides requests.
+    /// Keeps only what decides requests: changes without notes, and one entry for each rule.
     pub(crate) fn without_notes(mut self) -> Self {
         let switches = self.switches().into_iter().map(|(rule, (enabled, shadow))| RuleSwitch {
             rule: rule.to_owned(),

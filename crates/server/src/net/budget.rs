@@ -134,8 +134,8 @@ impl Account {
         taken.then(|| HeldBytes { budget: Arc::clone(budget), source: Arc::clone(source), bytes })
     }
 
-    /// The same for something that lasts long and needs more memory before it ends. It leaves a quarter of the budget free, and
-    /// half of what its source may hold. Otherwise all of them could wait for memory that none of them gives back.
+    /// Counts bytes for something that lasts long and needs more memory before it ends, if that leaves a quarter of the budget free
+    /// and half of what its source may hold. Otherwise all of them could wait for memory that none of them gives back.
     pub(crate) fn hold_for_long(&self, bytes: usize) -> Option<HeldBytes> {
         let free = self.budget.free().saturating_sub(bytes);
         let of_source = self.source.load(Ordering::Relaxed).saturating_add(bytes);

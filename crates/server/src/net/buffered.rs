@@ -123,7 +123,8 @@ impl<'p> BufferedConnection<'p> {
         (self.stream, read)
     }
 
-    /// The same for a connection that goes on with another protocol. Nothing may be read or written through `self` any more.
+    /// Borrows the stream and returns the bytes that were read from it and not parsed, for a connection that goes on with another
+    /// protocol. Nothing may be read or written through `self` any more.
     pub(crate) fn stream_and_unread(&mut self) -> (&mut Stream, Vec<u8>) {
         let read = self.input.unread().to_vec();
         (&mut self.stream, read)
@@ -279,7 +280,7 @@ impl<'p> BufferedConnection<'p> {
         poll_fn(|context| self.poll_fill(context)).await
     }
 
-    /// The same for a task that also waits for something else. It must always be the same task.
+    /// Polls [`fill`](Self::fill), for a task that also waits for something else. It must always be polled by the same task.
     pub(crate) fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Woken>> {
         let Self { stream, input, deadline, drain, drained, registered, draining, account, .. } =
             self;

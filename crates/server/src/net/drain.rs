@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) struct Drain {
     /// Cancelled when the drain begins: no new connections, idle ones are closed, the others finish.
     pub(crate) begun: CancellationToken,
-    /// The same as a flag, which is cheaper to read for every request. It is set before the token is cancelled.
+    /// Whether the drain has begun: a flag is cheaper to read for every request than `begun`. It is set before that token is cancelled.
     has_begun: Arc<AtomicBool>,
     /// Cancelled a little before the time is over: requests that still wait for their turn are answered now.
     pub(crate) nearly_over: CancellationToken,

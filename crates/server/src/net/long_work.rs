@@ -66,7 +66,7 @@ impl LongWorkQueue {
         Arc::new(Semaphore::new(bounds::ASKED_TOGETHER))
     }
 
-    /// The same queue, with places that it shares with others.
+    /// Makes this queue share its places for questions with other queues.
     pub(crate) fn sharing(self, places: &Arc<Semaphore>) -> Self {
         Self { places: self.places.map(|_| Arc::clone(places)), ..self }
     }

@@ -112,7 +112,8 @@ pub(crate) fn trailers_to_upstream(trailers: &mut HeaderMap, set: &[HeaderName])
     });
 }
 
-/// The same for the trailers of a response, in whose header this server writes what is left of the limits.
+/// Removes from the trailers of a response what must not be in trailers, and the fields in which the header says what is left of the
+/// limits.
 pub(crate) fn trailers_to_client(trailers: &mut HeaderMap) {
     retain(trailers, 0, |name| {
         let hyphened = with_hyphens(name);

@@ -187,17 +187,17 @@ impl RequestBody {
         self.progress.clone()
     }
 
-    /// The same body, whose bytes are added to a counter when they are passed on.
+    /// Adds the bytes of this body to a counter when they are passed on.
     pub(crate) fn counted(self, bytes: &Rc<Cell<u64>>) -> Self {
         Self { counter: Some(Rc::clone(bytes)), ..self }
     }
 
-    /// The same body without trailers of these names: the server sets these fields in the header.
+    /// Removes trailers of these names from this body: the server sets these fields in the header.
     pub(crate) fn without_trailers(self, set_by_us: &Arc<[HeaderName]>) -> Self {
         Self { set_by_us: Some(Arc::clone(set_by_us)), ..self }
     }
 
-    /// The same body, which must arrive at this rate.
+    /// Sets the rate at which this body must arrive.
     pub(crate) fn at_least(self, bytes_per_second: Option<NonZeroU32>) -> Self {
         Self { least_rate: bytes_per_second.map(LeastRate::new), ..self }
     }

@@ -137,7 +137,7 @@ struct Route {
     host: Option<HostPattern>,
     /// `None`: any path.
     path: Option<Pattern>,
-    /// The same for servers that ignore the case of letters.
+    /// `path` for servers that ignore the case of letters.
     path_in_any_case: Option<Pattern>,
     /// The index of the group.
     group: usize,

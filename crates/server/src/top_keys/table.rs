@@ -200,7 +200,7 @@ impl TopTable {
         }
     }
 
-    /// The same counts in a table with more buckets. This one keeps its slots, and loses its names.
+    /// A table with more buckets and the counts of this one. This one keeps its slots, and loses its names.
     pub(super) fn grown(&self, buckets: usize) -> Self {
         let grown = Self::new(self.half, buckets.max(self.buckets.len()));
         let replaced = self.replaced.load(Ordering::Relaxed);

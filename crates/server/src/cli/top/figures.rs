@@ -45,7 +45,7 @@ pub(super) struct RuleRow {
     pub(super) rule: String,
     /// Allowed, delayed, denied, and what would have been denied.
     pub(super) counts: [u64; 4],
-    /// The same in a second, since the figures before.
+    /// The counts per second since the figures before.
     pub(super) rates: Option<[u64; 4]>,
 }
 
@@ -102,7 +102,7 @@ impl Figures {
         figures
     }
 
-    /// The same figures with the rates since earlier ones.
+    /// Adds the rates since earlier figures.
     pub(super) fn since(self, earlier: &Self) -> Self {
         let time = self.at.saturating_duration_since(earlier.at);
         self.after(earlier, time)

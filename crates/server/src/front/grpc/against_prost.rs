@@ -154,7 +154,7 @@ fn json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// The same as a type of prost.
+/// JSON as the message `google.protobuf.Value`, in the type of prost.
 fn value(json: &Value) -> prost_types::Value {
     let kind = match json {
         Value::Null => Kind::NullValue(0),

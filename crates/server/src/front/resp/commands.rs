@@ -34,7 +34,7 @@ impl<S: Backend> RespHandler<S> {
         }
     }
 
-    /// The same as `check`, without counting the request.
+    /// Answers `TG.PEEK`: what `TG.CHECK` would answer, without counting the request.
     pub(super) async fn peek(&self, words: &[&[u8]], dialect: Dialect, out: &mut Vec<u8>) {
         let command = match CheckCommand::read(words) {
             Ok(command) => command,

@@ -67,7 +67,7 @@ async fn a_panic_costs_one_reply_of_a_pipeline() {
     for (number, reply) in replies.iter().enumerate() {
         assert_eq!(reply.starts_with("-ERR internal error"), number == 3, "{number}: {text}");
     }
-    // The same for a command that is not part of a batch; the connection stays open.
+    // A panic in a command that is not part of a batch is answered with an error, too; the connection stays open.
     let mut out = Vec::new();
     let check = format!("TG.CHECK {UNLUCKY} ip 203.0.113.7\r\n");
     let asked: AskingBatch<'_> = std::iter::once((Asking::Check, words(&check))).collect();

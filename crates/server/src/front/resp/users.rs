@@ -16,7 +16,7 @@ use tidegate_store::read_private;
 pub(crate) enum UserRole {
     /// Check and report.
     Client,
-    /// The same, and reset counters.
+    /// Check, report, and reset counters.
     Operator,
 }
 

@@ -51,7 +51,7 @@ impl GroupSeats {
         Some(Self { scheduler, limit, preflights, policy_version })
     }
 
-    /// The same seats under another limit: requests that are in flight still count.
+    /// These seats under another limit. Requests that are in flight still count.
     pub(super) fn with_limit(&self, limit: usize) -> Option<Self> {
         let classes = fitting(&Classes::default(), limit);
         let scheduler = self.scheduler.clone();
@@ -183,7 +183,7 @@ enum ClientProgress {
     Waits,
     /// It has not yet asked for more since the last piece.
     Reads,
-    /// The same, when [`HeldSeats::free_blocked`] last looked.
+    /// It had not asked for more when [`HeldSeats::free_blocked`] last looked, and has not since.
     Blocked,
 }
 

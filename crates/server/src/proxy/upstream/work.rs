@@ -147,7 +147,8 @@ impl Work {
         self.free_seat();
     }
 
-    /// The same, and keeps the connection if another request can be sent over it.
+    /// The server has failed, or has answered completely: see [`over`](Self::over). Keeps the connection if another request can be sent
+    /// over it.
     pub(super) fn over_with(&mut self, context: &mut Context<'_>) {
         self.over();
         let (Some(mut connection), Some(server)) = (self.connection.take(), &self.server) else {
