@@ -87,7 +87,7 @@ fn bodies_that_never_end_over_http_1() {
     });
 }
 
-/// The same with chunked bodies, whose length is not known in advance.
+/// Chunked bodies, whose length is not known in advance, that never end.
 #[test]
 fn chunks_that_never_end() {
     let server = server(POLICY);

@@ -426,7 +426,7 @@ fn requests_that_are_taken_back_are_cut_off() {
     assert!(taken <= 1_000, "{taken}");
 }
 
-/// The same, when the client makes the server reset the streams (CVE-2025-8671).
+/// A client that makes the server reset stream after stream is cut off (CVE-2025-8671).
 #[test]
 fn streams_that_the_server_must_end_are_cut_off() {
     let no_window = |stream: u32| {

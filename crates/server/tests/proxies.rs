@@ -178,7 +178,7 @@ const LOGINS: [&str; 33] = [
     "/login%2fx%2f..",
 ];
 
-/// The same for paths below `/api`.
+/// Spellings of paths below `/api`.
 const CALLS: [&str; 17] = [
     "/api/x",
     "/API/x",

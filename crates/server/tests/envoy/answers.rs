@@ -134,7 +134,7 @@ fn a_question_can_bring_its_own_limit() {
         assert_eq!(reply.field("x-ratelimit-limit"), Some("2, 2;w=86400"), "{path}");
         assert_eq!(mesh.statuses(2, path, &[("user", user)]), [200, 429], "{path}");
     }
-    // The same with a policy.
+    // Under a policy, a question can bring its own limit, too.
     let mesh = Setup::by_policy("  - { name: all, key: [], limits: [1000/h] }").start();
     assert_eq!(mesh.statuses(3, "/own/here", &[("user", "alice")]), [200, 200, 429]);
 }

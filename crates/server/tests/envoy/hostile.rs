@@ -45,7 +45,7 @@ descriptors:
   - { key: number, rate_limit: { unit: day, requests_per_unit: 1000000 } }
 ";
 
-/// The same as a policy, which reads every attribute that a client can choose.
+/// The limits of `RULES` as a policy, which reads every attribute that a client can choose.
 const POLICY: &str = "
   - { name: ban, key: [banned], limits: [{ rate: 0/day, block: true }] }
   - { name: agents, key: [agent], limits: [1000000/day] }

@@ -112,7 +112,7 @@ fn its_http_paths_are_served() {
             }],
         })
     );
-    // The same counter as over gRPC.
+    // gRPC uses the same counter.
     let mut grpc = Grpc::to(server.grpc);
     assert_eq!(grpc.remaining(&[("user", "alice")]), 9);
     let both = [

@@ -82,7 +82,7 @@ fn a_stall_cuts_no_connection_of_a_proxy() {
     }
 }
 
-/// The same on the HTTP listener, for ordinary clients, ends the connection, and the server says why.
+/// When an ordinary client on the HTTP listener resets as many streams after a stall, the connection ends, and the server says why.
 #[test]
 fn a_stall_is_no_excuse_for_strangers() {
     let server = Server::with_policy(POLICY, &[]);

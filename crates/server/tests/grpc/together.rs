@@ -164,7 +164,7 @@ fn whoever_gives_up_leaves_nothing_half_done() {
     server.is_sound();
 }
 
-/// The same with a store in another process. What it was asked before a call was cancelled, it has counted
+/// Calls that are cancelled, with a store in another process. What the store was asked before a call was cancelled, it has counted
 /// completely.
 #[test]
 fn whoever_gives_up_leaves_nothing_half_done_in_redis() {

@@ -54,7 +54,7 @@ fn invalid(name: &'static str, lines: &str, rest: &str) -> Misbehaviour {
     does(name, format!("{OK}{lines}\r\n{rest}"), Open, Status(502))
 }
 
-/// The same, but it becomes invalid in its body, when its head may have been passed on.
+/// An answer with a valid head and a body that is not valid. When that shows, the head may have been passed on.
 fn breaks(name: &'static str, lines: &str, rest: &str, ending: Ending) -> Misbehaviour {
     does(name, format!("{OK}{lines}\r\n{rest}"), ending, Broken)
 }

@@ -76,7 +76,7 @@ impl Case {
         Self::new(name, bytes, &[status], End::GoesOn)
     }
 
-    /// The same requests, but the connection is closed after them.
+    /// The connection is closed after these requests.
     pub(crate) fn last(self) -> Self {
         Self { end: End::Closes, ..self }
     }

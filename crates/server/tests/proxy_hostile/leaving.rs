@@ -68,7 +68,8 @@ fn what_a_request_holds_is_kept_until_the_server_is_done() {
     }
 }
 
-/// The same in the middle of an answer: many servers send its head at once, and work then.
+/// A request also keeps what it holds when its client leaves in the middle of an answer: many servers send its head at once, and work
+/// then.
 #[test]
 fn what_a_request_holds_is_kept_in_the_middle_of_an_answer() {
     const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nx";

@@ -37,7 +37,7 @@ impl Authority {
         self.sign_until(name, &["localhost", "127.0.0.1"], 4096);
     }
 
-    /// The same for these hosts, until the first day of a year.
+    /// Creates a certificate for these hosts, valid until the first day of a year, and its key, in files of this name.
     pub(crate) fn sign_until(&self, name: &str, hosts: &[&str], year: i32) {
         let key = KeyPair::generate().unwrap();
         let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();

@@ -65,7 +65,7 @@ pub(crate) const HEAD: [(&str, &str); 6] = [
     ("content-type", "application/grpc"),
 ];
 
-/// The same, for another method.
+/// The header fields of a call of another method.
 pub(crate) fn to_method(path: &'static str) -> Vec<(&'static str, &'static str)> {
     HEAD.map(|(name, value)| (name, if name == ":path" { path } else { value })).to_vec()
 }
@@ -75,7 +75,7 @@ pub(crate) fn message(bytes: &[u8]) -> Vec<u8> {
     prefixed(0, u32::try_from(bytes.len()).unwrap(), bytes)
 }
 
-/// The same with another prefix.
+/// A message with any prefix, which may be wrong.
 pub(crate) fn prefixed(packed: u8, length: u32, bytes: &[u8]) -> Vec<u8> {
     [&[packed][..], &length.to_be_bytes(), bytes].concat()
 }
@@ -161,7 +161,7 @@ impl Grpc {
         self.told(stream).answer()
     }
 
-    /// The same with additional header fields.
+    /// The answer to a valid call with additional header fields.
     pub(crate) fn asked_with(&mut self, more: &[(&str, &str)], request: &Request) -> Response {
         let head = [&HEAD[..], more].concat();
         self.sent(&head, &message(&request.encode_to_vec())).answer()

@@ -19,7 +19,7 @@ impl Wire {
         Self { stream, read: Vec::new() }
     }
 
-    /// The same connection, for a thread that writes while this one reads.
+    /// This connection for a second thread, which writes while this one reads.
     pub(crate) fn writer(&self) -> Self {
         Self { stream: self.stream.try_clone().unwrap(), read: Vec::new() }
     }

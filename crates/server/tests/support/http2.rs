@@ -260,7 +260,7 @@ impl Two {
         true
     }
 
-    /// The same connection, for a thread that writes while this one reads.
+    /// This connection for a second thread, which writes while this one reads.
     pub(crate) fn writer(&self) -> TcpStream {
         self.stream.try_clone().unwrap()
     }

@@ -124,7 +124,7 @@ impl Server {
         Self::start_by(tidegate(), folder, flags)
     }
 
-    /// The same with these environment variables.
+    /// Starts with its data in this folder and with these environment variables.
     pub(crate) fn start_with(folder: PathBuf, flags: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut program = tidegate();
         program.envs(variables.iter().copied());

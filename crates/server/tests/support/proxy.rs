@@ -106,7 +106,8 @@ impl Site {
         Self::start_all(proxy, Variant::AS_SHIPPED, policy, |tidegate| tidegate)
     }
 
-    /// The same with a proxy that passes cookies to tidegate, in the way that its file describes.
+    /// Starts all three, with another policy than that of the page. The proxy passes cookies to tidegate, in the way that its file
+    /// describes.
     pub(crate) fn start_with_cookies(proxy: Proxy, policy: &str) -> Self {
         let variant = Variant { cookies: Cookies::Told, ..Variant::AS_SHIPPED };
         Self::start_all(proxy, variant, policy, |tidegate| tidegate)
@@ -121,7 +122,8 @@ impl Site {
         Self::start_usual(proxy, Variant { down, ..Variant::AS_SHIPPED }, through)
     }
 
-    /// The same with a proxy that never takes a slow machine for a tidegate that is down.
+    /// Starts all three, as [`start_through`](Self::start_through) does, with a proxy that never takes a slow machine for a tidegate that
+    /// is down.
     pub(crate) fn start_patient(
         proxy: Proxy,
         down: WhenDown,
