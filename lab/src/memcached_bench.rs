@@ -180,7 +180,7 @@ impl BareClient {
     }
 }
 
-/// The same load as [`TakeLoad`], with the bare command.
+/// The load of [`TakeLoad`] as bare commands of memcached.
 #[derive(Clone)]
 struct BareLoad {
     client: BareClient,

@@ -94,7 +94,7 @@ pub(crate) const LATE: Duration = Duration::from_millis(4_000);
 /// A request that is executed this long after it was sent should do nothing: the script knows the deadline of its caller,
 /// which is 50 ms, by an estimate of the server's time that is off by at most 25 ms.
 const TOO_LATE: Duration = Duration::from_millis(80);
-/// The same for what is given back: its deadline is 5 s.
+/// A give-back that is executed this long after it was sent should do nothing: its deadline is 5 s.
 const GIVEN_BACK_TOO_LATE: Duration = Duration::from_millis(5_030);
 
 impl World {

@@ -17,7 +17,7 @@ pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The flag of the last frame of a stream.
 pub(crate) const END_STREAM: u8 = 0x1;
-/// The same bit in a `PING` or `SETTINGS`: an acknowledgement.
+/// The flag of a `PING` or `SETTINGS` that acknowledges one: the bit that is `END_STREAM` elsewhere.
 pub(crate) const ACK: u8 = 0x1;
 pub(crate) const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;

@@ -193,7 +193,7 @@ impl<'s> Ceiling<'s> {
         of(&self.limits[0]).max(of(&self.limits[1]))
     }
 
-    /// The same, and the share of every process.
+    /// What may pass at most between two instants: what the store lets pass, and the share of every process.
     fn of_all(&self, from: u64, to: u64) -> u64 {
         let of_store = self.of_store(from, to);
         if self.scenario.is_healthy() {

@@ -148,7 +148,7 @@ fn run(arguments: &[String]) {
     succeeds(arguments).unwrap_or_else(|told| panic!("{arguments:?}\n{told}"));
 }
 
-/// The same, but returns the output when it failed.
+/// Runs redis-cli to its end; the error is its output if it failed.
 fn succeeds(arguments: &[String]) -> Result<(), String> {
     let output = Command::new("redis-cli").args(arguments).stdin(Stdio::null()).output().unwrap();
     let told = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -14,7 +14,7 @@ pub(crate) fn about(ip: &str) -> String {
     format!("{{\"attributes\":{{\"ip\":\"{ip}\"}}}}")
 }
 
-/// The same with a deadline.
+/// The body of a `/v1/check` for an address, with a deadline.
 pub(crate) fn hurried(ip: &str, timeout_ms: u32) -> String {
     format!("{{\"attributes\":{{\"ip\":\"{ip}\"}},\"timeout_ms\":{timeout_ms}}}")
 }

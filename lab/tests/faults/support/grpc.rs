@@ -60,7 +60,7 @@ impl Grpc {
         self.answer(stream)
     }
 
-    /// The same connection for a second thread, which reads while the first one writes.
+    /// This connection for a second thread, which reads while the first one writes.
     pub(crate) fn reader(&self) -> Self {
         Self { stream: self.stream.try_clone().unwrap(), read: Vec::new(), next: 0 }
     }

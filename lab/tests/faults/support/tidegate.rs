@@ -68,7 +68,7 @@ impl Deployment {
         Self::in_folder(Arc::new(Folder::new("deployment")), "policy.yaml", rules)
     }
 
-    /// The same deployment with another version of the policy. Servers of the first version keep theirs.
+    /// This deployment with another version of the policy. Servers of the first version keep theirs.
     pub(crate) fn revised(&self, rules: &str) -> Self {
         Self::in_folder(Arc::clone(&self.folder), "revised.yaml", rules)
     }
@@ -197,7 +197,7 @@ impl Tidegate {
         within(PATIENCE, &format!("degraded: {words}"), || is_told(&self.get("/ready").1));
     }
 
-    /// The same, and waits until the log contains these words.
+    /// Waits until `/ready` says `degraded` with these words in the reason, and the log contains them.
     pub(crate) fn until_degraded_and_logged(&self, words: &str) {
         self.until_degraded(words);
         let words = in_json(words);
@@ -292,8 +292,8 @@ fn binary() -> &'static Path {
     })
 }
 
-/// The same, but its clock can be set: it reads the time through libc, which `shim.c` can replace. The usual
-/// binary reads it from the kernel directly.
+/// The server, built so that its clock can be set: it reads the time through libc, which `shim.c` can replace. The
+/// usual binary reads it from the kernel directly.
 fn binary_with_libc_clock() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| built("tidegate-by-libc", &["--features", "rustix/use-libc"]))
