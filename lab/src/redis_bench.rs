@@ -39,7 +39,7 @@ use std::time::Duration;
 use tidegate_core::{Algorithm, Limit, Span};
 use tidegate_store::{Redis, RedisSettings, Secret};
 
-/// With the denial cache, and without it.
+/// A key that is always refused: with the denial cache, and without it.
 const REFUSED: [(&str, bool); 2] =
     [("redis-refused-10000", true), ("redis-refused-10000-always-asked", false)];
 /// The interval between two requests for the refused key, and the length of the measurement.

@@ -102,7 +102,7 @@ pub enum FaultKind {
     RequestDelay(u64),
     /// Replies take longer.
     ReplyDelay(u64),
-    /// Both take longer, by a random time up to this one.
+    /// Requests and replies take longer, by a random time up to this one.
     Jitter(u64),
     /// Requests are lost.
     LoseRequests(u64),
@@ -316,7 +316,7 @@ impl Scenario {
         self.arrivals.iter().map(|arrival| arrival.user + 1).max().unwrap_or(1)
     }
 
-    /// Both versions of the rule of a subject.
+    /// The rule of a subject, in both versions of the policy.
     pub(crate) fn rules_of(&self, subject: usize) -> [&RuleSpec; 2] {
         match &self.tenants {
             Some(tenants) if subject >= self.users() => [tenants, tenants],

@@ -257,9 +257,9 @@ impl<S: Store + 'static> Limiter<S> {
 /// Which denied requests wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WaitMode {
-    /// All.
+    /// Every denied request waits.
     Always,
-    /// Those that are denied only by rules with `on_limit: delay`.
+    /// A denied request waits if only rules with `on_limit: delay` deny it.
     ByRule,
 }
 

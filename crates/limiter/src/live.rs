@@ -107,7 +107,7 @@ impl Live {
 
     /// Logs the warnings of the policy, except those that the policy `before` it had too.
     pub(crate) fn log_warnings(&self, before: Option<&Policy>) {
-        // Nothing is looked for if nobody would read it.
+        // Warnings are compared only if the program logs them.
         if !tracing::enabled!(tracing::Level::WARN) {
             return;
         }

@@ -105,7 +105,7 @@ impl Queues {
 }
 
 impl Waiter<'_> {
-    /// Those of `states` at which an older ticket waits.
+    /// Of these states, the ones at which an older ticket waits.
     pub(crate) fn behind_at(&self, states: &[StateId]) -> Vec<StateId> {
         if self.queues.is_empty() {
             return vec![];

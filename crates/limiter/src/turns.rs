@@ -35,9 +35,9 @@ struct Line {
     waiting: usize,
     /// How many have waited here so far.
     promised: usize,
-    /// Those whose turn has come.
+    /// The requests whose turn has come.
     due: BTreeSet<TurnKey>,
-    /// When the last one left.
+    /// When the last request left.
     left: Option<Instant>,
 }
 

@@ -12,11 +12,11 @@ pub(crate) type KeyPairs<'k> = SmallVec<[(&'k str, Cow<'k, str>); 4]>;
 /// How keys are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyForm {
-    /// As they are, except for secrets.
+    /// Keys are shown as they are, except for secrets.
     Clear,
     /// Each value as its digest under the secret of the deployment, so that equal values can be recognized.
     Hashed,
-    /// Not at all.
+    /// Keys are not shown at all.
     Omitted,
 }
 

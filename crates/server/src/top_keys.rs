@@ -99,7 +99,7 @@ struct RuleTallies {
 #[derive(Default)]
 struct TallyHalves {
     table: Option<Arc<TopTable>>,
-    /// With the number of its half.
+    /// The list of the half before, with the number of that half.
     previous: Option<(u64, TopList)>,
 }
 

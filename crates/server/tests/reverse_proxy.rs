@@ -225,7 +225,7 @@ fn a_client_that_goes_away_leaves_the_queue() {
     server.until("it is connected", |server| open(server) == 1);
     drop(waiting);
     server.until("the server has noticed", |server| open(server) == 0);
-    // The limit is raised, so whoever still waited would be let through.
+    // The limit is raised, so a request that still waited would be let through.
     let path = server.folder.join("policy.yaml");
     std::fs::write(path, OPEN).unwrap();
     server.until("the new policy is in force", |server| get(server, "/after").status == 200);

@@ -36,7 +36,7 @@ struct Codes {
     /// How many codes were made up.
     made: u64,
     by_user: BTreeMap<&'static str, VecDeque<String>>,
-    /// Those that visitors follow.
+    /// The codes that visitors follow.
     latest: VecDeque<String>,
 }
 

@@ -28,7 +28,7 @@ use tokio::sync::Semaphore;
 struct Shard {
     number: usize,
     urls: Arc<Mutex<HashMap<String, String>>>,
-    /// Those who work on payments and analytics.
+    /// The workers for payments and analytics.
     workers: Arc<Semaphore>,
 }
 

@@ -27,7 +27,7 @@ impl GrpcClient {
 }
 
 impl LoadClient for GrpcClient {
-    /// As many calls as are missing to the wanted number in flight.
+    /// Writes calls until the wanted number is in flight.
     fn request(&mut self) -> &[u8] {
         self.request.clear();
         self.session.write_due(&mut self.request);

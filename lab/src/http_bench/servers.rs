@@ -120,7 +120,7 @@ fn tidegate(program: &Path, launch: &Launch<'_>) -> io::Result<Command> {
     Ok(command)
 }
 
-/// With its default settings, except that it logs only warnings. Its limits are in the requests.
+/// `throttlecrab-server` with its default settings, except that it logs only warnings. Its limits are in the requests.
 fn throttlecrab(program: &Path, launch: &Launch<'_>) -> Command {
     let (host, port) = (launch.address.ip().to_string(), launch.address.port().to_string());
     let mut command = Command::new(program);

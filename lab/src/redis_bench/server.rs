@@ -30,7 +30,7 @@ pub(crate) struct RedisServer {
 pub(crate) struct CommandCounts {
     /// Calls of `EVALSHA` and `FCALL`.
     pub(crate) calls: u64,
-    /// Those that returned an error.
+    /// Calls that returned an error.
     pub(crate) failed: u64,
     /// For how long Redis worked on them, in microseconds.
     pub(crate) micros: u64,

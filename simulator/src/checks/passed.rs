@@ -129,7 +129,7 @@ fn excess<'h>(
 /// How much may pass for one user or tenant.
 struct Ceiling<'s> {
     scenario: &'s Scenario,
-    /// Both versions of the limit, and the share of a node.
+    /// Of both versions of the policy: the limit, and the share of a node.
     limits: [(Limit, Limit); 2],
     /// When the store lost its counts, in milliseconds.
     losses: Vec<u64>,

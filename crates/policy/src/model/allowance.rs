@@ -47,7 +47,7 @@ struct LimitParts {
     id: Box<str>,
     rate: Rate,
     limit: Limit,
-    /// Only the rate was said, so everything else is that of the limit that this one replaces, if there is one.
+    /// The policy gives only a rate. Everything else is taken from the limit that this one replaces, if there is one.
     only_rate: bool,
     /// See [`RuleLimit::tag`].
     tag: OnceLock<u128>,

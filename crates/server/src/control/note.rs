@@ -31,7 +31,7 @@ impl ChangeNote {
         self.expires_at_ms.is_some_and(|end| end <= now_ms)
     }
 
-    /// Only when it expires: what else it says is elsewhere in a line of the audit log.
+    /// The part of the note that belongs to `details` of the audit log: when the change expires. The rest is elsewhere in the line.
     pub(crate) fn for_audit(&self) -> Self {
         Self { expires_at_ms: self.expires_at_ms, ..Self::default() }
     }

@@ -52,8 +52,8 @@ pub(crate) const PIECE: u32 = 100;
 const PORTION: u32 = 25;
 
 impl LongWorkQueue {
-    /// With a store in this process one batch is open at a time. With a store elsewhere any number is, because batches spend
-    /// their time waiting for the store.
+    /// The queue of a worker. With a store in this process one batch is open at a time. With a store elsewhere any number is, because
+    /// batches spend their time waiting for the store.
     pub(crate) fn new(store_in_process: bool) -> Self {
         let open = if store_in_process { 1 } else { Semaphore::MAX_PERMITS };
         let (gate, batches) = (Semaphore::new(1), Semaphore::new(open));

@@ -13,7 +13,7 @@ pub(crate) struct InterimAnswers(Arc<Mutex<Received>>);
 #[derive(Default)]
 struct Received {
     count: usize,
-    /// Those that the client has not got.
+    /// The interim answers that the client has not got yet.
     waiting: Vec<(StatusCode, HeaderMap)>,
 }
 
@@ -47,7 +47,7 @@ impl InterimAnswers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).count > MOST
     }
 
-    /// Those that the client has not got.
+    /// Takes the interim answers that the client has not got yet.
     pub(super) fn take(&self) -> Vec<(StatusCode, HeaderMap)> {
         let mut received = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         mem::take(&mut received.waiting)

@@ -194,7 +194,7 @@ impl RequestRecord {
         self.ends(ProxyAnswer::of_status(status.as_u16()), status);
     }
 
-    /// There is no answer of an upstream server. The client gets this status.
+    /// No upstream server has answered, because of this error. The client gets this status.
     pub(crate) fn failed(&mut self, error: &UpstreamError, status: StatusCode) {
         let answer = match error {
             UpstreamError::Unreachable => ProxyAnswer::Unreachable,

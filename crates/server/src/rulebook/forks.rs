@@ -26,7 +26,7 @@ const MOST: usize = 8;
 pub(super) struct Forks(Vec<PathBuf>);
 
 impl Forks {
-    /// Those beside a control file.
+    /// The forks that lie beside a control file.
     pub(super) fn found(control_file: &Path) -> io::Result<Self> {
         let folder = control_file.parent().unwrap_or(Path::new("."));
         let mut files = Vec::new();

@@ -15,7 +15,7 @@ pub(super) struct Demand {
 }
 
 impl Demand {
-    /// So much was asked for during the last interval.
+    /// The need of a node that asked for `count` during the last interval.
     pub(super) fn new(now: Timestamp, count: u64, interval: Span) -> Self {
         let rate = per_second(count, interval);
         Self { since: now, count: 0, rate }

@@ -22,7 +22,7 @@
 //! - `v + w ≥ now`: everyone after this finds a current value, and adds to it. It is raised by `now − v`, which makes it what it
 //!   should be. Until then others found less in use than there is; so the take counts only if the raised value is within the limit.
 //! - `v + w < now`: others may be in the same situation. The value is swapped for `now + w`, if nothing has changed since; otherwise
-//!   the weight did not count, and the take is tried again. What it left behind is still a tick of the past, which nobody can spend.
+//!   the weight did not count, and the take is tried again. What it left behind is still a tick of the past, which no caller can spend.
 
 use super::Memcached;
 use super::call::{Abandoned, Call};

@@ -1,4 +1,4 @@
-//! Losses of counters that memcached does not announce: it was restarted, somebody flushed it, or it evicted values because it is
+//! Losses of counters that memcached does not announce: it was restarted or flushed, or it evicted values because it is
 //! full. After each, every limit may pass once more.
 //!
 //! ```text

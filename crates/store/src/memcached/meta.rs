@@ -148,7 +148,7 @@ pub(super) enum Reply {
     Text(String),
     /// `EN` or `NF`.
     Missing,
-    /// `NS` or `EX`: somebody else was faster.
+    /// `NS` or `EX`: another caller was faster.
     NotStored,
     /// `VERSION`.
     Version(String),

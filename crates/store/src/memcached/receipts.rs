@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   look     mark: none or a plan        counter: its value has number c       (memcached numbers each value that it writes)
-//!   plan     mark = c + 1      nothing was subtracted yet; whoever presents the receipt goes on from here
+//!   plan     mark = c + 1      nothing was subtracted yet; the next caller with the receipt goes on from here
 //!   execute  mark = done, if it still is this plan;  then subtract, if the counter still has number c
 //! ```
 //!

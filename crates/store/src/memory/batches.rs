@@ -79,7 +79,7 @@ impl Memory {
     /// Decides plans in order, without async. The clock is read once for all of them, and their states are prefetched. So a
     /// batch costs far less than its plans one by one.
     ///
-    /// That one reading decides only plans of the fast path: their states are in the table, in one word each, not empty, and
+    /// The one reading of the clock decides only plans of the fast path: their states are in the table, in one word each, not empty, and
     /// neither ahead of the reading nor in a later window. Every other plan gets a reading of its own, which the rest of the
     /// batch uses from then on.
     ///

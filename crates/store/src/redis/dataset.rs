@@ -20,9 +20,9 @@ pub(super) struct DatasetWatch(Mutex<Connected>);
 
 #[derive(Debug, Default)]
 struct Connected {
-    /// That of the connection in use, or of the last one.
+    /// The data to which the connection in use leads, or the last connection.
     current: Option<Dataset>,
-    /// That of a connection that is not in use yet.
+    /// The data to which a new connection leads that is not in use yet.
     next: Option<Dataset>,
 }
 

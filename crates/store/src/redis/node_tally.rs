@@ -43,7 +43,7 @@ struct SeenNode {
 /// A number that the count does not fall below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LeastNodes {
-    /// The settings say how many nodes there are; nobody is announced.
+    /// The settings say how many nodes there are; no node is announced.
     Set(u32),
     /// The number when this node last ran.
     Known(u32),
@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(tally.count(), 1);
     }
 
-    /// After an outage of an hour, the first node that reaches the store again sees nobody else. The others are still there.
+    /// After an outage of an hour, the first node that reaches the store again sees no other node. The others are still there.
     #[test]
     fn time_without_the_store_makes_no_node_silent() {
         let mut tally = NodeTally::assumed(Some(3));

@@ -354,7 +354,7 @@ mod tests {
         asked: AtomicUsize,
         /// States with an odd number belong to a server that cannot be reached.
         odd_is_away: bool,
-        /// So many charges fail at first.
+        /// How many charges fail at first.
         fail: AtomicUsize,
     }
 

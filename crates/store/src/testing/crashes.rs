@@ -198,7 +198,7 @@ impl History {
         self.note(key);
     }
 
-    /// Without room: counts what a key was granted.
+    /// In a table without room, counts what a key was granted.
     fn count(&mut self, key: usize, limit: usize, cost: u64) {
         if self.kind == Kind::Roomy {
             return;
@@ -215,7 +215,7 @@ impl History {
         key.values.push((step, value));
     }
 
-    /// With room: remembers the value of a key.
+    /// In a table with room, remembers the value of a key.
     fn note(&mut self, key: usize) {
         if self.kind == Kind::Full {
             return;
@@ -440,7 +440,7 @@ impl History {
         Ok(())
     }
 
-    /// Without room: all that the model may count for a key after a crash.
+    /// In a table without room: all that the model may count for a key after a crash.
     fn model_after(&self, key: usize, since: u64) -> Value {
         let key = &self.keys[key];
         let mut states: Vec<State> = vec![];

@@ -23,14 +23,14 @@ pub(crate) struct ChangeFlags {
 pub(super) enum Consent {
     Given,
     Declined,
-    /// With `--dry-run`.
+    /// The operator was not asked, because of `--dry-run`.
     NotAsked,
 }
 
 /// The exit code of a change that the operator declined.
 const DECLINED: u8 = 1;
 
-/// Asks whether a change is meant. Without a terminal nobody could answer, so the change needs `--yes`.
+/// Asks whether a change is meant. Without a terminal the operator cannot answer, so the change needs `--yes`.
 pub(super) fn ask(flags: &ChangeFlags, question: &str) -> io::Result<Consent> {
     if flags.dry_run {
         return Ok(Consent::NotAsked);

@@ -222,7 +222,7 @@ impl LogFile {
         Ok(Self { name, size, bytes: Box::new(bytes) })
     }
 
-    /// Sends the file in chunks; false if nobody reads them any more.
+    /// Sends the file in chunks; false if the reader has ended.
     fn send(mut self, feed: &SyncSender<Feed>) -> io::Result<bool> {
         let is_gzip = self.bytes.fill_buf()?.starts_with(&GZIP);
         let mut source: Box<dyn Read> =

@@ -19,9 +19,9 @@ pub(super) struct Record {
     /// Its name in errors.
     pub(super) title: &'static str,
     pub(super) keys: &'static [&'static str],
-    /// Those of the keys that must be present.
+    /// The keys that must be present.
     pub(super) required: &'static [&'static str],
-    /// A valid one, for errors.
+    /// A valid record, for errors.
     pub(super) example: &'static str,
 }
 

@@ -21,9 +21,9 @@ pub(crate) struct Refusals(Vec<RefusalBody>);
 /// A body of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RefusalBody {
-    /// As it is sent in `content-type`.
+    /// The media type, as it is sent in `content-type`.
     pub(crate) media_type: HeaderValue,
-    /// In lower case, without parameters.
+    /// The media type in lower case, without parameters.
     range: String,
     text: String,
 }

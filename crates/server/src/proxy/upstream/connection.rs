@@ -4,7 +4,7 @@
 //!   request's task:  poll the connection (reads and writes the socket) ──► poll the answer
 //! ```
 //!
-//! While it is idle nobody polls it. So before it is used again it is polled once, which shows whether the server has closed it.
+//! While it is idle it is not polled. So before it is used again it is polled once, which shows whether the server has closed it.
 
 use super::stream::{HalfClose, UpstreamIo, UpstreamStream};
 use crate::bounds;

@@ -57,7 +57,7 @@ pub(crate) struct ServerSeat {
 /// Why a request gets no seat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoSeat {
-    /// As many requests are in flight as may be.
+    /// The group has reached its limit of requests in flight.
     Full,
     /// Operators drain all servers of the group.
     Drained,
