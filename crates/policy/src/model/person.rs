@@ -1,8 +1,10 @@
 //! What a policy says about a person of whom only some attributes are known, such as a user name.
 //!
 //! Which rules apply to a request follows from its attributes: user, address, method, path. An operator asks about a person by name or
-//! by address, without a method or a path. So the policy lists every rule whose *key* is known from that, with the conditions that are
-//! still open, and every other rule with the attributes that are missing for its key.
+//! by address, without a method or a path. So the policy lists two kinds of rules:
+//!
+//! - rules whose *key* is known from that, with the conditions that are still open;
+//! - all other rules, with the attributes that are missing for their keys.
 
 use crate::model::attributes::Attributes;
 use crate::model::changes::{Changes, ResolvedRule, TierAssignment};

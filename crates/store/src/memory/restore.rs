@@ -1,9 +1,9 @@
 //! Restoring: records of the log on disk, back into memory. It happens at the start, before the first take.
 //!
 //! States go where new states go, so a smaller budget than before demotes some of them. Lines of the sketch are divided anew
-//! (`sketch/saved.rs`). Pages of Bloom filters belong to a bucket. So the table first grows to the size that it had. Where the
-//! budget does not allow that, the pages of a bucket that does not exist go to the bucket from which it was split off, whose keys
-//! then share them.
+//! (`sketch/saved.rs`). Pages of Bloom filters belong to a bucket. So the table first grows to the size that it had. If the
+//! budget does not allow that, some buckets are missing. Their pages go to the buckets from which they were split off, and the keys of
+//! those buckets then share them.
 
 use super::Memory;
 use super::bloom;
