@@ -21,7 +21,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use support::{Reply, Server, pause};
+use support::{Reply, Server, connect, pause};
 
 const POLICY: &str = "{ version: 1, rules: [{ name: all, key: [ip], limits: [1000000000/h] }] }";
 const CHECK: &str = "{\"attributes\":{\"ip\":\"203.0.113.7\"}}";
@@ -263,6 +263,21 @@ fn nobody_keeps_it_from_ending() {
         );
         drop((silent, halfway, deaf));
     }
+}
+
+/// A browser opens connections in advance, and sends nothing on some of them. The proxy waited for their first bytes as long as it
+/// would have before the drain, here an hour, and the server closed them at the end of the drain: it said that requests had lost
+/// their answers.
+#[test]
+fn a_client_that_has_sent_nothing_holds_nothing_up() {
+    let of_proxy = ["--proxy-listen", "127.0.0.1:0", "--proxy-upstream", "http://127.0.0.1:9"];
+    let mut server =
+        Server::with_policy(POLICY, &[&of_proxy[..], &["--drain-timeout", "10min"]].concat());
+    let silent = [server.http, server.grpc, server.proxy].map(connect);
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+    assert!(logged(&server, "stopped; every request was answered"), "{}", server.log());
+    drop(silent);
 }
 
 /// Without the second signal this server would wait for a day.

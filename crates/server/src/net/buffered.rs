@@ -145,9 +145,14 @@ impl<'p> BufferedConnection<'p> {
         self.deadline.set(after(time));
     }
 
-    /// How long a client may be silent between requests.
-    pub(crate) fn idle_timeout(&self) -> Duration {
-        if self.draining.is_some() { LINGER } else { self.listener.timeouts.idle }
+    /// Sets the deadline of the next bytes: the rest of a request that has begun, or else the beginning of the next one. While the
+    /// server drains, a client that has begun none is not waited for.
+    pub(crate) fn wait_for_more(&mut self) {
+        self.wait_within(match self.draining {
+            _ if !self.input.is_empty() => self.listener.timeouts.head,
+            Some(_) => LINGER,
+            None => self.listener.timeouts.idle,
+        });
     }
 
     /// Whether the answer that is about to be written is the last one: the server drains, and the client had sent nothing more,

@@ -92,7 +92,8 @@ impl<'f, S: Backend> ProxyConnection<'f, S> {
                 (false, _) => return Ok(FirstRequest::One),
             }
             match self.stream.fill().await? {
-                Woken::Bytes | Woken::Draining => {}
+                Woken::Bytes => {}
+                Woken::Draining => self.stream.wait_for_more(),
                 Woken::End if !self.stream.input.is_empty() => return Ok(FirstRequest::One),
                 Woken::End | Woken::Late | Woken::NoRoom => return Ok(FirstRequest::Nothing),
             }
@@ -152,9 +153,7 @@ impl<'f, S: Backend> ProxyConnection<'f, S> {
                 self.stream.flush_now().await?;
             }
             if is_idle || began {
-                let time =
-                    if is_idle { self.stream.idle_timeout() } else { self.listener.timeouts.head };
-                self.stream.wait_within(time);
+                self.stream.wait_for_more();
             }
             let error = match self.stream.fill().await? {
                 Woken::Bytes | Woken::Draining => continue,

@@ -103,7 +103,7 @@ impl<'f, W: WebHandler> Connection<'f, W> {
             }
             match self.stream.fill().await? {
                 Woken::Bytes => {}
-                Woken::Draining => self.wait_for_more(),
+                Woken::Draining => self.stream.wait_for_more(),
                 // An incomplete preface is not a valid HTTP/1 request either, which the HTTP/1 parser answers.
                 Woken::End if !self.stream.input.is_empty() => return Ok(FirstBytes::One),
                 Woken::End | Woken::Late | Woken::NoRoom => return Ok(FirstBytes::Nothing),
@@ -124,7 +124,7 @@ impl<'f, W: WebHandler> Connection<'f, W> {
                 return self.stream.close().await;
             }
             self.stream.flush().await?;
-            self.wait_for_more();
+            self.stream.wait_for_more();
             let error = match self.stream.fill().await? {
                 Woken::Bytes | Woken::Draining => continue,
                 Woken::End => return Ok(()),
@@ -135,13 +135,6 @@ impl<'f, W: WebHandler> Connection<'f, W> {
             self.refuse(error);
             return self.stream.close().await;
         }
-    }
-
-    /// Sets the deadline of the next byte.
-    fn wait_for_more(&mut self) {
-        let begun = !self.stream.input.is_empty();
-        let time = if begun { self.listener.timeouts.head } else { self.stream.idle_timeout() };
-        self.stream.wait_within(time);
     }
 
     // === requests ===
@@ -196,7 +189,7 @@ impl<'f, W: WebHandler> Connection<'f, W> {
             if mem::replace(&mut seen, here.len()) == 0 {
                 // Answers to earlier requests do not wait for the rest of this one.
                 self.stream.flush().await?;
-                self.stream.wait_within(self.listener.timeouts.head);
+                self.stream.wait_for_more();
             }
             let error = match self.stream.fill().await? {
                 Woken::Bytes | Woken::Draining => continue,

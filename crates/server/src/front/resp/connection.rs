@@ -123,19 +123,19 @@ async fn more(
     place: &ListenerContext,
 ) -> io::Result<Woken> {
     let mut begun = !line.input.is_empty();
-    line.wait_within(if begun { place.timeouts.head } else { line.idle_timeout() });
+    line.wait_for_more();
     loop {
         let woken = line.fill().await?;
         match woken {
             Woken::Bytes if line.input.unread().len() >= least => return Ok(Woken::Bytes),
             Woken::Bytes if !begun => {
                 begun = true;
-                line.wait_within(place.timeouts.head);
+                line.wait_for_more();
             }
             Woken::Bytes => {}
             // A client that has begun a command may finish it.
             Woken::Draining if begun => {}
-            Woken::Draining => line.wait_within(line.idle_timeout()),
+            Woken::Draining => line.wait_for_more(),
             Woken::Late if begun => {
                 place.metrics.refused(Refused::Late);
                 return Ok(Woken::Late);
