@@ -13,11 +13,11 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// The byte stream of a connection.
-pub(crate) enum Stream {
+/// The byte stream of a connection. `T` is TLS as a server, or as a client towards upstream servers.
+pub(crate) enum Stream<T = TlsStream<TcpStream>> {
     Plain(TcpStream),
     /// Boxed, because it is large and most connections are plain.
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<T>),
 }
 
 impl Stream {
@@ -88,7 +88,7 @@ impl Stream {
     }
 }
 
-impl AsyncRead for Stream {
+impl<T: AsyncRead + Unpin> AsyncRead for Stream<T> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -101,7 +101,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl<T: AsyncWrite + Unpin> AsyncWrite for Stream<T> {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -1,5 +1,6 @@
-//! The byte stream to an upstream server: plain TCP, or TLS over it.
+//! The byte stream to an upstream server. Its sending side can be closed while hyper uses it.
 
+use crate::net::Stream;
 use crate::proxy::routes::{Scheme, ServerUrl};
 use hyper_util::rt::TokioIo;
 use rustix::io::Errno;
@@ -18,15 +19,9 @@ use tokio_rustls::client::TlsStream;
 
 /// The byte stream to an upstream server.
 pub(crate) struct UpstreamStream {
-    socket: UpstreamSocket,
+    socket: Stream<TlsStream<TcpStream>>,
     half_close: HalfClose,
     is_half_closed: bool,
-}
-
-enum UpstreamSocket {
-    Plain(TcpStream),
-    /// Boxed, because it is large.
-    Tls(Box<TlsStream<TcpStream>>),
 }
 
 /// Ends the sending side of a stream that hyper uses: as soon as everything was written.
@@ -63,22 +58,20 @@ impl UpstreamStream {
         let stream = TcpStream::connect((host, url.port)).await?;
         stream.set_nodelay(true)?;
         match (url.scheme, tls) {
-            (Scheme::Http, _) => {
-                Ok((Self::of(UpstreamSocket::Plain(stream)), UpstreamVersion::One))
-            }
-            (Scheme::H2c, _) => Ok((Self::of(UpstreamSocket::Plain(stream)), UpstreamVersion::Two)),
+            (Scheme::Http, _) => Ok((Self::of(Stream::Plain(stream)), UpstreamVersion::One)),
+            (Scheme::H2c, _) => Ok((Self::of(Stream::Plain(stream)), UpstreamVersion::Two)),
             (Scheme::Https, None) => Err(io::Error::other("TLS is not configured")),
             (Scheme::Https, Some(config)) => {
                 let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
                 let stream = TlsConnector::from(Arc::clone(config)).connect(name, stream).await?;
                 let two = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                 let version = if two { UpstreamVersion::Two } else { UpstreamVersion::One };
-                Ok((Self::of(UpstreamSocket::Tls(Box::new(stream))), version))
+                Ok((Self::of(Stream::Tls(Box::new(stream))), version))
             }
         }
     }
 
-    fn of(socket: UpstreamSocket) -> Self {
+    fn of(socket: Stream<TlsStream<TcpStream>>) -> Self {
         Self { socket, half_close: HalfClose::default(), is_half_closed: false }
     }
 
@@ -99,10 +92,7 @@ impl AsyncRead for UpstreamStream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().socket {
-            UpstreamSocket::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            UpstreamSocket::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
-        }
+        Pin::new(&mut self.get_mut().socket).poll_read(context, buffer)
     }
 }
 
@@ -112,19 +102,13 @@ impl AsyncWrite for UpstreamStream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().socket {
-            UpstreamSocket::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            UpstreamSocket::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
-        }
+        Pin::new(&mut self.get_mut().socket).poll_write(context, bytes)
     }
 
     /// hyper calls this whenever it has written everything that there is.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        ready!(match &mut this.socket {
-            UpstreamSocket::Plain(stream) => Pin::new(stream).poll_flush(context),
-            UpstreamSocket::Tls(stream) => Pin::new(stream).poll_flush(context),
-        })?;
+        ready!(Pin::new(&mut this.socket).poll_flush(context))?;
         if this.half_close.has_begun() && !this.is_half_closed {
             ready!(self.as_mut().poll_shutdown(context))?;
             self.is_half_closed = true;
@@ -133,10 +117,7 @@ impl AsyncWrite for UpstreamStream {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().socket {
-            UpstreamSocket::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            UpstreamSocket::Tls(stream) => Pin::new(stream).poll_shutdown(context),
-        }
+        Pin::new(&mut self.get_mut().socket).poll_shutdown(context)
     }
 
     fn poll_write_vectored(
@@ -144,16 +125,10 @@ impl AsyncWrite for UpstreamStream {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().socket {
-            UpstreamSocket::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
-            UpstreamSocket::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
-        }
+        Pin::new(&mut self.get_mut().socket).poll_write_vectored(context, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
-        match &self.socket {
-            UpstreamSocket::Plain(stream) => stream.is_write_vectored(),
-            UpstreamSocket::Tls(stream) => stream.is_write_vectored(),
-        }
+        self.socket.is_write_vectored()
     }
 }
