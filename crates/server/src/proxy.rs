@@ -7,7 +7,6 @@
 
 mod access_log;
 mod auth_request;
-mod body_decoder;
 mod body_pump;
 mod departure;
 mod exchange;

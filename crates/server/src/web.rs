@@ -14,8 +14,8 @@ mod http2;
 pub(crate) use call::{Answer, Call, FLAGS, Headers, JSON, OVER, PRIORITY, PROBLEM, rules_over};
 pub(crate) use hosts::{ForeignRequest, Hosts, is_of_page};
 pub(crate) use http1::{
-    AfterAnswer, BodyBound, BodyError, HeadError, PREFACE, UNREAD, chunk_size, field, head,
-    status_line, write_answer,
+    AfterAnswer, BodyBound, BodyDecoder, BodyError, Decoded, HeadError, PREFACE, UNREAD, field,
+    head, status_line, write_answer,
 };
 pub(crate) use http2::{
     BudgetedBody, InFlightRequest, LocalExecutor, UnreadResponse, check_head, read_over,

@@ -68,6 +68,13 @@ impl ReadBuffer {
         self.start = self.start.saturating_add(count).min(self.end);
     }
 
+    /// Consumes at most `most` bytes, and returns them.
+    pub(crate) fn take(&mut self, most: usize) -> &[u8] {
+        let start = self.start;
+        self.consume(most);
+        self.bytes.get(start..self.start).unwrap_or_default()
+    }
+
     pub(crate) fn clear(&mut self) {
         self.start = self.end;
     }

@@ -1,11 +1,12 @@
 //! What fuzz targets feed with bytes, and the properties that must hold for all of them. An error names the property that does
 //! not hold.
 
-use super::body_decoder::{BodyDecoder, Decoded};
+use super::body_pump::parse_trailers;
 use super::headers::{self, Forwarding};
 use super::request_head::ReceivedRequest;
 use crate::net::ReadBuffer;
 use crate::web::head::Length;
+use crate::web::{BodyDecoder, Decoded};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version};
 use std::net::{IpAddr, Ipv4Addr};
@@ -86,8 +87,8 @@ fn decode(bytes: &[u8], size: usize) -> Option<(Vec<u8>, usize, usize)> {
     let (mut data, mut trailers) = (Vec::new(), 0);
     loop {
         match decoder.next(&mut input).ok()? {
-            Decoded::Data(piece) => data.extend_from_slice(&piece),
-            Decoded::Trailers(fields) => trailers = fields.len(),
+            Decoded::Data(piece) => data.extend_from_slice(piece),
+            Decoded::Trailers(lines) => trailers = parse_trailers(lines).ok()?.len(),
             Decoded::End => break,
             Decoded::NeedsMore => input.arrived(pieces.next()?),
         }

@@ -9,7 +9,6 @@
 //! The request's body is read and the answer is written by one task, which waits for both at the same time. So a server may
 //! answer before it has read everything, and neither side can block the other for ever.
 
-use super::body_decoder::BodyDecoder;
 use super::body_pump::{BodyPump, ClientFault};
 use super::departure::{Departure, WaitingWatch};
 use super::exchange::ClientSide;
@@ -27,7 +26,7 @@ use crate::net::{
 };
 use crate::web::head::{self, Length};
 use crate::web::{
-    AfterAnswer, Answer, HeadError, PREFACE, UNREAD, field, status_line, write_answer,
+    AfterAnswer, Answer, BodyDecoder, HeadError, PREFACE, UNREAD, field, status_line, write_answer,
 };
 use bytes::Bytes;
 use http::{Method, Response, StatusCode, header};

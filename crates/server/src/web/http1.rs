@@ -10,9 +10,11 @@
 //! requests that arrive together are answered with one write, and a timer is touched only for slow clients.
 
 mod body;
+mod body_decoder;
 pub(crate) mod head;
 
-pub(crate) use body::{BodyBound, BodyError, chunk_size, is_list};
+pub(crate) use body::{BodyBound, is_list};
+pub(crate) use body_decoder::{BodyDecoder, BodyError, Decoded};
 pub(crate) use head::HeadError;
 
 use super::call::{Answer, Call, Headers};
