@@ -24,10 +24,10 @@ use crate::net::{
     Account, BufferedConnection, Drain, ListenerContext, PIECE, Reservation, Slot, Stream, Woken,
 };
 use body::Body;
-use head::{Framing, Length};
+use head::{HeadLines, Length, RequestHead};
 use http::StatusCode;
 use std::io;
-use std::mem::{self, MaybeUninit};
+use std::mem;
 use std::net::IpAddr;
 use std::rc::Rc;
 
@@ -76,8 +76,6 @@ pub(crate) const UNREAD: usize = 16 * 1024 + bounds::REQUEST_LINE + bounds::HEAD
 const REQUESTS: usize = 50;
 /// The cost of one read of a body, in microseconds.
 const READ: u32 = 3;
-
-type Lines<'b> = [MaybeUninit<httparse::Header<'b>>; bounds::HEADERS];
 
 // === impl Connection ===
 
@@ -228,12 +226,10 @@ impl<'f, W: WebHandler> Connection<'f, W> {
         head_end: usize,
     ) -> Result<InPlace, HeadError> {
         let (head, rest) = here.split_at_checked(head_end).unwrap_or((here, b""));
-        let mut lines: Lines<'_> = [const { MaybeUninit::uninit() }; bounds::HEADERS];
-        let mut request = httparse::Request::new(&mut []);
-        let parsed = request.parse_with_uninit_headers(head, &mut lines);
-        let framing = head::framing(parsed, &request, head)?.without_upgrade()?;
+        let mut lines = HeadLines::new();
+        let head = lines.parse(head)?.without_upgrade()?;
         let room = self.stream.answers();
-        let call = self.call(&request, &framing, &room);
+        let call = self.call(&head, &room);
         if self.handler.knows(&call) && !self.slot.keep() {
             // The connection was evicted: do not start what could not be answered.
             return Ok(InPlace::Answered(AfterAnswer::Close, here.len()));
@@ -241,11 +237,11 @@ impl<'f, W: WebHandler> Connection<'f, W> {
         let (route, bound) = match self.handler.begin(&call) {
             Ok(accepted) => accepted,
             Err(answer) => {
-                let next = self.unread(&answer, &call, &framing, rest.is_empty());
+                let next = self.unread(&answer, &head, rest.is_empty());
                 return Ok(InPlace::Answered(next, head_end));
             }
         };
-        let body = match framing.length {
+        let body = match head.length {
             Length::None => Some(&b""[..]),
             Length::Bytes(length) => rest.get(..length),
             Length::Chunks => None,
@@ -256,33 +252,22 @@ impl<'f, W: WebHandler> Connection<'f, W> {
             return Err(HeadError::BodyTooLarge(most));
         }
         let used = head_end.saturating_add(body.len());
-        let next = self.next(&framing, used == here.len());
+        let next = self.next(&head, used == here.len());
         let call = Call { body, ..call };
         let answer = answer(self.handler, route, &call).await;
         self.write(&answer, call.method == "HEAD", next);
         Ok(InPlace::Answered(next, used))
     }
 
-    fn call<'c, 'b: 'c>(
-        &self,
-        request: &'c httparse::Request<'_, 'b>,
-        framing: &Framing<'b>,
-        room: &'c Reservation,
-    ) -> Call<'c> {
-        Call {
-            peer: self.peer,
-            method: request.method.unwrap_or_default(),
-            path: framing.path,
-            query: framing.query,
-            headers: Headers::Lines(request.headers),
-            body: b"",
-            room,
-        }
+    fn call<'c>(&self, head: &RequestHead<'c, 'c>, room: &'c Reservation) -> Call<'c> {
+        let RequestHead { method, path, query, fields, .. } = *head;
+        let headers = Headers::Lines(fields);
+        Call { peer: self.peer, method, path, query, headers, body: b"", room }
     }
 
     /// What happens to the connection after the answer to this request.
-    fn next(&mut self, framing: &Framing<'_>, nothing_behind: bool) -> AfterAnswer {
-        let last = framing.close || self.stream.is_last(nothing_behind);
+    fn next(&mut self, head: &RequestHead<'_, '_>, nothing_behind: bool) -> AfterAnswer {
+        let last = head.close || self.stream.is_last(nothing_behind);
         if last { AfterAnswer::Close } else { AfterAnswer::Request }
     }
 
@@ -291,15 +276,14 @@ impl<'f, W: WebHandler> Connection<'f, W> {
     fn unread(
         &mut self,
         answer: &Answer,
-        call: &Call<'_>,
-        framing: &Framing<'_>,
+        head: &RequestHead<'_, '_>,
         nothing_behind: bool,
     ) -> AfterAnswer {
-        let next = match framing.length {
-            Length::None => self.next(framing, nothing_behind),
+        let next = match head.length {
+            Length::None => self.next(head, nothing_behind),
             Length::Bytes(_) | Length::Chunks => AfterAnswer::Close,
         };
-        self.write(answer, call.method == "HEAD", next);
+        self.write(answer, head.method == "HEAD", next);
         next
     }
 
@@ -316,27 +300,24 @@ impl<'f, W: WebHandler> Connection<'f, W> {
     }
 
     async fn read_and_answer(&mut self, head: &[u8]) -> io::Result<AfterAnswer> {
-        let mut lines: Lines<'_> = [const { MaybeUninit::uninit() }; bounds::HEADERS];
-        let mut request = httparse::Request::new(&mut []);
-        let parsed = request.parse_with_uninit_headers(head, &mut lines);
-        let framing = head::framing(parsed, &request, head).and_then(Framing::without_upgrade);
-        let framing = match framing {
-            Ok(framing) => framing,
+        let mut lines = HeadLines::new();
+        let head = match lines.parse(head).and_then(RequestHead::without_upgrade) {
+            Ok(head) => head,
             Err(error) => return Ok(self.refuse(error)),
         };
         let room = self.stream.answers();
-        let call = self.call(&request, &framing, &room);
+        let call = self.call(&head, &room);
         let (route, bound) = match self.handler.begin(&call) {
             Ok(accepted) => accepted,
-            Err(answer) => return Ok(self.unread(&answer, &call, &framing, false)),
+            Err(answer) => return Ok(self.unread(&answer, &head, false)),
         };
         let reserved = self.stream.reserve();
-        let body = match self.body(&framing, bound, &reserved).await? {
+        let body = match self.body(&head, bound, &reserved).await? {
             Ok(body) => body,
             Err(error) => return Ok(self.refuse(error)),
         };
         let answer = answer(self.handler, route, &Call { body: &body, ..call }).await;
-        let next = self.next(&framing, self.stream.input.is_empty());
+        let next = self.next(&head, self.stream.input.is_empty());
         self.write(&answer, call.method == "HEAD", next);
         Ok(next)
     }
@@ -344,11 +325,11 @@ impl<'f, W: WebHandler> Connection<'f, W> {
     /// The body of a request, within bounds and in time.
     async fn body(
         &mut self,
-        framing: &Framing<'_>,
+        head: &RequestHead<'_, '_>,
         most: BodyBound,
         reserved: &Reservation,
     ) -> io::Result<Result<Vec<u8>, HeadError>> {
-        let mut body = match Body::new(framing.length, most) {
+        let mut body = match Body::new(head.length, most) {
             Ok(body) => body,
             Err(error) => return Ok(Err(error.into())),
         };
@@ -363,7 +344,7 @@ impl<'f, W: WebHandler> Connection<'f, W> {
                 Err(error) => return Ok(Err(error.into())),
             }
             if !began {
-                if framing.expects {
+                if head.expects {
                     self.stream.output.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
                 }
                 self.stream.flush().await?;

@@ -1,17 +1,20 @@
-//! The head of a request: the checks that `httparse` does not make.
+//! The head of a request: parsed by `httparse`, with the checks that it does not make.
 //!
-//! Pure functions: bytes in, a framing or an error out.
+//! Pure functions: bytes in, a head or an error out.
 
 use crate::bounds;
 use crate::metrics::Refused;
 use http::StatusCode;
 use httparse::{Header, Request, Status};
+use std::mem::MaybeUninit;
 
-/// What the head says about the request: its target, the length of its body, and what follows it.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Framing<'h> {
-    pub(crate) path: &'h str,
-    pub(crate) query: Option<&'h str>,
+/// A head that can be read in one way only. `'b` are its bytes, `'l` the lines that point into them.
+pub(crate) struct RequestHead<'l, 'b> {
+    pub(crate) method: &'b str,
+    pub(crate) path: &'b str,
+    pub(crate) query: Option<&'b str>,
+    pub(crate) fields: &'l [Header<'b>],
+    /// The length of its body.
     pub(crate) length: Length,
     /// Whether the connection is closed after this request.
     pub(crate) close: bool,
@@ -22,6 +25,9 @@ pub(crate) struct Framing<'h> {
     /// Whether it is HTTP/1.1, not 1.0.
     pub(crate) eleven: bool,
 }
+
+/// Room for the lines of a head.
+pub(crate) struct HeadLines<'b>([MaybeUninit<Header<'b>>; bounds::HEADERS]);
 
 /// How long a body is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,33 +109,48 @@ const FORWARD_AUTH: &str = "/v1/auth";
 /// The longest registered method has 17 letters.
 const LONGEST_METHOD: usize = 32;
 
-/// The framing of a request whose head was parsed.
-pub(crate) fn framing<'h>(
-    parsed: httparse::Result<usize>,
-    request: &Request<'_, 'h>,
-    bytes: &[u8],
-) -> Result<Framing<'h>, HeadError> {
-    sizes(bytes)?;
-    match parsed {
-        Ok(Status::Complete(length)) if length == bytes.len() => {}
-        Ok(_) => return Err(HeadError::Malformed("its lines")),
-        Err(error) => return Err(refused(error, bytes)),
+impl<'b> HeadLines<'b> {
+    pub(crate) const fn new() -> Self {
+        Self([const { MaybeUninit::uninit() }; bounds::HEADERS])
     }
-    // `plausible` has not seen a head that arrived at once.
-    if request.method.is_some_and(|method| method.len() >= LONGEST_METHOD) {
-        return Err(HeadError::NoHttp);
+
+    /// Parses and checks a whole head.
+    pub(crate) fn parse<'l>(
+        &'l mut self,
+        bytes: &'b [u8],
+    ) -> Result<RequestHead<'l, 'b>, HeadError> {
+        let mut request = Request::new(&mut []);
+        let parsed = request.parse_with_uninit_headers(bytes, &mut self.0);
+        sizes(bytes)?;
+        match parsed {
+            Ok(Status::Complete(length)) if length == bytes.len() => {}
+            Ok(_) => return Err(HeadError::Malformed("its lines")),
+            Err(error) => return Err(refused(error, bytes)),
+        }
+        let method = request.method.unwrap_or_default();
+        // `plausible` has not seen a head that arrived at once.
+        if method.len() >= LONGEST_METHOD {
+            return Err(HeadError::NoHttp);
+        }
+        let eleven = request.version == Some(1);
+        let found = FramingFields::of(request.headers)?;
+        let (path, query) = target(&request, found.host, eleven)?;
+        Ok(RequestHead {
+            method,
+            path,
+            query,
+            length: length(&found, eleven)?,
+            // In HTTP/1.0 a connection stays open only if both sides ask for it, and this server does not.
+            close: found.close || !eleven,
+            expects: found.expects && eleven,
+            websocket: found.websocket,
+            eleven,
+            fields: request.headers,
+        })
     }
-    let eleven = request.version == Some(1);
-    let fields = Fields::of(request.headers)?;
-    let (path, query) = target(request, fields.host, eleven)?;
-    let length = length(&fields, eleven)?;
-    // In HTTP/1.0 a connection stays open only if both sides ask for it, and this server does not.
-    let close = fields.close || !eleven;
-    let (expects, websocket) = (fields.expects && eleven, fields.websocket);
-    Ok(Framing { path, query, length, close, expects, websocket, eleven })
 }
 
-impl Framing<'_> {
+impl RequestHead<'_, '_> {
     /// Refuses a websocket. Caddy copies all fields of a websocket's first request into its forward auth request, and expects a
     /// normal answer.
     pub(crate) fn without_upgrade(self) -> Result<Self, HeadError> {
@@ -188,7 +209,7 @@ fn sizes(bytes: &[u8]) -> Result<(), HeadError> {
 
 /// The header fields that frame the request.
 #[derive(Default)]
-struct Fields<'h> {
+struct FramingFields<'h> {
     host: Option<&'h [u8]>,
     length: Option<&'h [u8]>,
     coding: Option<&'h [u8]>,
@@ -197,7 +218,7 @@ struct Fields<'h> {
     websocket: bool,
 }
 
-impl<'h> Fields<'h> {
+impl<'h> FramingFields<'h> {
     fn of(headers: &[Header<'h>]) -> Result<Self, HeadError> {
         let mut fields = Self::default();
         for header in headers {
@@ -272,7 +293,7 @@ fn target<'h>(
 }
 
 /// How long the body is. Contradicting fields are an error (request smuggling).
-fn length(fields: &Fields<'_>, eleven: bool) -> Result<Length, HeadError> {
+fn length(fields: &FramingFields<'_>, eleven: bool) -> Result<Length, HeadError> {
     match (fields.length, fields.coding) {
         (None, None) => Ok(Length::None),
         (Some(_), Some(_)) => Err(HeadError::Malformed("a length beside a transfer coding")),
