@@ -41,38 +41,28 @@ pub(crate) use routes::Routes;
 pub(crate) use upstream::check_upstreams;
 
 use crate::backend::Backend;
-use crate::metrics::Refused;
-use crate::net::{AcceptedConnection, Drain, ListenerContext, Versions};
+use crate::net::{AcceptedConnection, Drain, ListenerContext};
+use crate::web::{Connection, FirstBytes};
 use gate::ProxyClient;
-use http1::{FirstRequest, ProxyConnection};
+use http1::StreamedAnswers;
 use std::io;
 use std::rc::Rc;
 
 /// Serves a connection of a client to its end.
 pub(crate) async fn serve<S: Backend>(
-    mut opened: AcceptedConnection<'_>,
+    AcceptedConnection { stream, peer, account, .. }: AcceptedConnection<'_>,
     proxy: &Rc<Proxy<S>>,
     listener: &Rc<ListenerContext>,
     drain: &Drain,
 ) -> io::Result<()> {
     proxy.sweep();
     // Behind a trusted proxy, clients that do not read must not use up the share of all others behind it.
-    if proxy.limiter.trusts(opened.peer) {
-        opened.account = opened.account.of_its_own();
-    }
-    let (peer, account) = (opened.peer, Rc::clone(&opened.account));
-    let mut connection = ProxyConnection::new(opened, proxy, listener, drain);
+    let account = if proxy.limiter.trusts(peer) { account.of_its_own() } else { account };
+    let client = Rc::new(ProxyClient { peer, account, drain: drain.clone() });
+    let mut connection = Connection::new(stream, &client.account, listener, drain);
     match connection.first().await? {
-        FirstRequest::One => connection.serve().await,
-        FirstRequest::Nothing => Ok(()),
-        FirstRequest::Two if listener.versions == Versions::One => {
-            listener.metrics.refused(Refused::NoHttp);
-            Ok(())
-        }
-        FirstRequest::Two => {
-            let parts = connection.into_parts();
-            let client = ProxyClient { peer, account, drain: drain.clone() };
-            http2::serve(parts, Rc::new(client), proxy, listener).await
-        }
+        FirstBytes::One => connection.serve(&StreamedAnswers { client, proxy }).await,
+        FirstBytes::Two => http2::serve(connection.into_parts(), client, proxy, listener).await,
+        FirstBytes::Nothing => Ok(()),
     }
 }

@@ -14,19 +14,19 @@ mod http2;
 pub(crate) use call::{Answer, Call, FLAGS, Headers, JSON, OVER, PRIORITY, PROBLEM, rules_over};
 pub(crate) use hosts::{ForeignRequest, Hosts, is_of_page};
 pub(crate) use http1::{
-    AfterAnswer, BodyBound, BodyDecoder, BodyError, Decoded, HeadError, PREFACE, UNREAD, field,
-    head, status_line, write_answer,
+    AfterAnswer, BodyBound, BodyDecoder, BodyError, Connection, Decoded, FirstBytes, HeadError,
+    Responder, field, head, status_line, write_fields,
 };
 pub(crate) use http2::{
     BudgetedBody, InFlightRequest, LocalExecutor, UnreadResponse, check_head, read_over,
     serve_calls, serve_streams,
 };
 
-use crate::metrics::{Metrics, Refused};
-use crate::net::{AcceptedConnection, Drain, ListenerContext, Versions};
+use crate::metrics::Metrics;
+use crate::net::{AcceptedConnection, Drain, ListenerContext};
 use crate::supervise::contained;
 use ::http::StatusCode;
-use http1::{Connection, FirstBytes};
+use http1::WholeAnswers;
 use std::io;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -57,19 +57,16 @@ pub(crate) async fn serve<W: WebHandler>(
     drain: &Drain,
 ) -> io::Result<()> {
     let AcceptedConnection { stream, peer, slot, account } = opened;
-    let whose = (peer, slot, Rc::clone(&account));
-    let mut connection = Connection::new(stream, whose, &**handler, listener, drain);
+    let mut connection = Connection::new(stream, &account, listener, drain);
     match connection.first().await? {
-        FirstBytes::One => connection.serve().await,
-        FirstBytes::Nothing => Ok(()),
-        FirstBytes::Two if listener.versions == Versions::One => {
-            listener.metrics.refused(Refused::NoHttp);
-            Ok(())
+        FirstBytes::One => {
+            connection.serve(&WholeAnswers { peer, slot, handler: &**handler }).await
         }
         FirstBytes::Two => {
-            let (stream, read) = connection.into_parts();
-            http2::serve((stream, read), (peer, &account), handler, listener, drain).await
+            let parts = connection.into_parts();
+            http2::serve(parts, (peer, &account), handler, listener, drain).await
         }
+        FirstBytes::Nothing => Ok(()),
     }
 }
 

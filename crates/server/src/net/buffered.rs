@@ -28,7 +28,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 /// A connection with its read and write buffers.
 pub(crate) struct BufferedConnection<'p> {
     stream: Stream,
-    listener: &'p ListenerContext,
+    pub(crate) listener: &'p ListenerContext,
     pub(crate) input: ReadBuffer,
     pub(crate) output: Vec<u8>,
     /// How much of the output [`poll_flush`](Self::poll_flush) has written.
@@ -320,7 +320,7 @@ impl<'p> BufferedConnection<'p> {
     /// Closes the connection after the last answer (a lingering close). For up to [`LINGER`], bytes that the client still sends
     /// are read and discarded: closing a socket with unread bytes resets the connection, and the client may lose the answer.
     /// After [`bounds::LINGER_BYTES`] nothing more is read, and the client has the rest of the time to read the answer.
-    pub(crate) async fn close(mut self) -> io::Result<()> {
+    pub(crate) async fn close(&mut self) -> io::Result<()> {
         self.flush().await?;
         // TLS sends a closing message, for which the socket may have no room.
         timeout(LINGER, self.stream.shutdown())

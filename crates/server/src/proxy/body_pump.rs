@@ -3,7 +3,7 @@
 use super::piece_room::PieceRoom;
 use super::request_body::{BodyPipe, PipeEnd, RequestBody};
 use crate::bounds;
-use crate::net::{BufferedConnection, ListenerContext, Woken};
+use crate::net::{BufferedConnection, Woken};
 use crate::web::head::Length;
 use crate::web::{BodyDecoder, BodyError, Decoded, HeadError};
 use bytes::Bytes;
@@ -47,7 +47,6 @@ impl BodyPump {
     pub(super) fn poll(
         &mut self,
         stream: &mut BufferedConnection<'_>,
-        listener: &ListenerContext,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), ClientFault>> {
         loop {
@@ -74,7 +73,7 @@ impl BodyPump {
                 }
                 Ok(Decoded::NeedsMore) => match ready!(stream.poll_fill(context)) {
                     // The timeout is a time without progress.
-                    Ok(Woken::Bytes) => stream.wait_within(listener.timeouts.body),
+                    Ok(Woken::Bytes) => stream.wait_within(stream.listener.timeouts.body),
                     Ok(Woken::Draining) => {}
                     Ok(Woken::Late) => return self.fails(ClientFault::Refuse(HeadError::Late)),
                     Ok(Woken::NoRoom) => return self.fails(ClientFault::Refuse(HeadError::NoRoom)),

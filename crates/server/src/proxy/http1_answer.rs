@@ -2,7 +2,7 @@
 
 use super::upstream::UpstreamBody;
 use crate::net::BufferedConnection;
-use crate::web::field;
+use crate::web::write_fields;
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode, header};
 use http_body::{Body, Frame};
@@ -98,9 +98,7 @@ fn write_frame(out: &mut Vec<u8>, frame: Frame<Bytes>, framing: AnswerFraming) -
 
 fn write_trailers(out: &mut Vec<u8>, trailers: &HeaderMap) {
     out.extend_from_slice(b"0\r\n");
-    for (name, value) in trailers {
-        field(out, name.as_str().as_bytes(), value.as_bytes());
-    }
+    write_fields(out, trailers);
     out.extend_from_slice(b"\r\n");
 }
 

@@ -6,7 +6,7 @@ mod activity;
 
 use super::call::{Answer, Call, Headers};
 use super::guard::{ClosingFlag, GuardedStream};
-use super::http1::{BodyBound, HeadError, is_list};
+use super::http1::{BodyBound, Connection, FirstBytes, HeadError, is_list};
 use super::{WebHandler, answer};
 use crate::bounds;
 use crate::metrics::Refused;
@@ -34,7 +34,6 @@ use std::ops::Deref;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// Runs the streams of a connection on the worker of the connection.
@@ -77,7 +76,7 @@ pub(super) async fn serve<W: WebHandler>(
 
 /// Serves a connection of the gRPC listener; `on_call` answers each call.
 pub(crate) async fn serve_calls<F, B>(
-    AcceptedConnection { mut stream, account, .. }: AcceptedConnection<'_>,
+    AcceptedConnection { stream, account, .. }: AcceptedConnection<'_>,
     listener: &Rc<ListenerContext>,
     drain: &Drain,
     on_call: impl Fn(Request<Incoming>, InFlightRequest) -> F,
@@ -87,8 +86,19 @@ where
     B: Body + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    let Some(read) = preface(&mut stream, listener, drain).await? else { return Ok(()) };
-    serve_streams((stream, read), &account, listener, drain, on_call).await
+    let mut connection = Connection::new(stream, &account, listener, drain);
+    match connection.first().await? {
+        FirstBytes::Two => {
+            serve_streams(connection.into_parts(), &account, listener, drain, on_call).await
+        }
+        // The client may understand an error of HTTP/1.1.
+        FirstBytes::One => {
+            listener.metrics.refused(Refused::NoHttp);
+            connection.stream.output.extend_from_slice(NO_GRPC);
+            connection.stream.close().await
+        }
+        FirstBytes::Nothing => Ok(()),
+    }
 }
 
 /// Serves a connection whose first bytes were read; `on_call` answers each request.
@@ -113,47 +123,6 @@ where
     run(stream, read, listener, drain, &activity, service).await
 }
 
-/// Reads the first bytes of a connection. A client that does not speak HTTP/2 gets an HTTP/1.1 error, which it may understand.
-async fn preface(
-    stream: &mut Stream,
-    listener: &ListenerContext,
-    drain: &Drain,
-) -> io::Result<Option<Vec<u8>>> {
-    let mut read = Vec::with_capacity(512);
-    let late = after(listener.timeouts.head);
-    // A client that connected before the drain may have sent bytes that were not read yet.
-    let mut stopped = pin!(async {
-        drain.begun.cancelled().await;
-        timers::sleep(LINGER).await;
-    });
-    loop {
-        tokio::select! {
-            more = timeout_at(late, stream.read_buf(&mut read)) => {
-                let Ok(more) = more else {
-                    listener.metrics.refused(Refused::Late);
-                    return Ok(None);
-                };
-                if more? == 0 {
-                    return Ok(None);
-                }
-            }
-            () = stopped.as_mut() => return Ok(None),
-        }
-        let length = read.len().min(PREFACE.len());
-        if read.get(..length) != PREFACE.get(..length) {
-            break;
-        }
-        if length == PREFACE.len() {
-            return Ok(Some(read));
-        }
-    }
-    listener.metrics.refused(Refused::NoHttp);
-    stream.write_all(NO_GRPC).await?;
-    stream.shutdown().await?;
-    Ok(None)
-}
-
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const NO_GRPC: &[u8] = b"HTTP/1.1 505 HTTP Version Not Supported\r\n\
     content-type: text/plain\r\ncontent-length: 57\r\nconnection: close\r\n\r\n\
     this listener speaks gRPC; for HTTP use another listener\n";
