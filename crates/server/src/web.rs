@@ -18,8 +18,8 @@ pub(crate) use http1::{
     Responder, field, head, status_line, write_fields,
 };
 pub(crate) use http2::{
-    BudgetedBody, InFlightRequest, LocalExecutor, UnreadResponse, check_head, read_over,
-    serve_calls, serve_streams,
+    BudgetedBody, InFlightRequest, LocalExecutor, UnreadResponse, check_head, read_over, refused,
+    response, serve_calls, serve_streams,
 };
 
 use crate::metrics::Metrics;

@@ -26,9 +26,10 @@ use support::{Reply, Server, connect, pause};
 const POLICY: &str = "{ version: 1, rules: [{ name: all, key: [ip], limits: [1000000000/h] }] }";
 const CHECK: &str = "{\"attributes\":{\"ip\":\"203.0.113.7\"}}";
 const JSON: [(&str, &str); 1] = [("content-type", "application/json")];
-/// In these tests, only the drain timeout can expire.
+/// In these tests, only the drain timeout can expire. No server is behind the proxy.
 fn patient(drain: &str) -> Server {
-    Server::with_policy(POLICY, &["--drain-timeout", drain])
+    let of_proxy = ["--proxy-listen", "127.0.0.1:0", "--proxy-upstream", "http://127.0.0.1:9"];
+    Server::with_policy(POLICY, &[&of_proxy[..], &["--drain-timeout", drain]].concat())
 }
 
 /// State shared by client threads.
@@ -270,9 +271,7 @@ fn nobody_keeps_it_from_ending() {
 /// their answers.
 #[test]
 fn a_client_that_has_sent_nothing_holds_nothing_up() {
-    let of_proxy = ["--proxy-listen", "127.0.0.1:0", "--proxy-upstream", "http://127.0.0.1:9"];
-    let mut server =
-        Server::with_policy(POLICY, &[&of_proxy[..], &["--drain-timeout", "10min"]].concat());
+    let mut server = patient("10min");
     let silent = [server.http, server.grpc, server.proxy].map(connect);
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0));
@@ -295,13 +294,21 @@ fn who_says_it_twice_does_not_wait() {
 }
 
 /// A load balancer sends a health check on a connection that it kept open. The listener is already closed. The answer
-/// says that the server is stopping, and that it is the last one.
+/// says that the server is stopping, and that it is the last one. The proxy once forgot the latter when it answered itself.
 #[test]
 fn whoever_watches_is_told_that_it_drains() {
-    for path in ["/ready", "/live", "/nowhere"] {
+    for (path, status, says) in [
+        ("/ready", 503, "\"draining\""),
+        ("/live", 200, "\"live\""),
+        ("/nowhere", 404, "no such path"),
+        ("/proxied", 502, "can be reached"),
+    ] {
         let mut server = patient("10min");
-        let mut watcher = Client::of(server.http);
-        assert_eq!(watcher.ask("GET", "/ready", &[], "").json()["status"], "ready");
+        let is_proxied = path == "/proxied";
+        let mut watcher = Client::of(if is_proxied { server.proxy } else { server.http });
+        let usual = watcher.ask("GET", "/ready", &[], "");
+        let expected = if is_proxied { says } else { "\"ready\"" };
+        assert!(usual.body.contains(expected) && !says_close(&usual), "{usual:?}");
         watcher.send(format!("GET {path} HTTP/1.1\r\n").as_bytes()).unwrap();
         let deaf = deaf(&server);
         server.signal("TERM");
@@ -311,12 +318,7 @@ fn whoever_watches_is_told_that_it_drains() {
         });
         watcher.send(b"host: x\r\n\r\n").unwrap();
         let reply = watcher.receive().unwrap().unwrap();
-        let expected = match path {
-            "/ready" => (503, "\"draining\""),
-            "/live" => (200, "\"live\""),
-            _ => (404, "no such path"),
-        };
-        assert!(reply.status == expected.0 && reply.body.contains(expected.1), "{reply:?}");
+        assert!(reply.status == status && reply.body.contains(says), "{reply:?}");
         assert!(says_close(&reply), "{reply:?}");
         assert!(watcher.receive().unwrap().is_none());
         drop(deaf);

@@ -9,9 +9,12 @@ use super::request_body::RequestBody;
 use super::upstream::UpstreamBody;
 use crate::backend::Backend;
 use crate::net::{ListenerContext, Stream};
-use crate::web::{Answer, HeadError, InFlightRequest, UnreadResponse, check_head, serve_streams};
+use crate::web::{
+    Answer, HeadError, InFlightRequest, UnreadResponse, check_head, refused, response,
+    serve_streams,
+};
 use bytes::{Buf, Bytes};
-use http::{Method, Request, Response, StatusCode, header};
+use http::{Method, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use std::io;
@@ -45,8 +48,8 @@ pub(super) async fn serve<S: Backend>(
     listener: &Rc<ListenerContext>,
 ) -> io::Result<()> {
     let on_call = |request: Request<Incoming>, work: InFlightRequest| {
-        let (proxy, client) = (Rc::clone(proxy), Rc::clone(&client));
-        async move { one_request(request, &client, &proxy, work).await }
+        let (proxy, client, listener) = (Rc::clone(proxy), Rc::clone(&client), Rc::clone(listener));
+        async move { one_request(request, &client, &proxy, &listener, work).await }
     };
     serve_streams(parts, &client.account, listener, &client.drain, on_call).await
 }
@@ -55,16 +58,19 @@ async fn one_request<S: Backend>(
     request: Request<Incoming>,
     client: &ProxyClient,
     proxy: &Proxy<S>,
+    listener: &ListenerContext,
     work: InFlightRequest,
 ) -> Response<StreamedBody> {
     let head_only = request.method() == Method::HEAD;
-    match forwarded(request, client, proxy, &work).await {
+    match forwarded(request, client, proxy, listener, &work).await {
         Ok(answer) => {
             let (mut head, body) = answer.into_parts();
             head.version = http::Version::HTTP_2;
             Response::from_parts(head, StreamedBody::Upstream { body: Box::new(body), _work: work })
         }
-        Err(answer) => own(answer, head_only, work),
+        Err(answer) => {
+            response(answer, head_only, work, listener).map(|body| StreamedBody::Own(Some(body)))
+        }
     }
 }
 
@@ -72,44 +78,28 @@ async fn forwarded<S: Backend>(
     request: Request<Incoming>,
     client: &ProxyClient,
     proxy: &Proxy<S>,
+    listener: &ListenerContext,
     work: &InFlightRequest,
 ) -> Result<Response<UpstreamBody>, Answer> {
     let (mut head, body) = request.into_parts();
     if !body.is_end_stream() {
         head.extensions.insert(HasBody);
     }
-    let refused = |error: HeadError| {
-        let status = error.status().unwrap_or(StatusCode::BAD_REQUEST);
-        Answer::problem(status, &error.to_string())
-    };
+    let refuse = |error: HeadError| refused(error, listener);
     if !work.fits() {
-        return Err(refused(HeadError::NoRoom));
+        return Err(refuse(HeadError::NoRoom));
     }
-    check_head(&head).map_err(refused)?;
+    check_head(&head).map_err(refuse)?;
     headers::check_request(&head.headers, head.version)
-        .map_err(|why| refused(HeadError::Malformed(why)))?;
+        .map_err(|why| refuse(HeadError::Malformed(why)))?;
     if head.method == Method::CONNECT {
-        return Err(refused(HeadError::Malformed("its target")));
+        return Err(refuse(HeadError::Malformed("its target")));
     }
     let admitted = proxy.admit(&head, client).await?;
     // hyper cannot send interim answers over HTTP/2, so they are only counted.
     let (interim, presence) = (InterimAnswers::default(), Rc::default());
     let side = ClientSide { client, interim: &interim, presence: &presence };
     proxy.forward(admitted, head, RequestBody::stream(body), &side).await
-}
-
-fn own(answer: Answer, head_only: bool, work: InFlightRequest) -> Response<StreamedBody> {
-    let Answer { status, kind, fields, body } = answer;
-    let bytes = if head_only { Bytes::new() } else { Bytes::from(body.into_owned()) };
-    let room = bytes.len();
-    let mut response = Response::new(StreamedBody::Own(Some(work.ended(bytes, room))));
-    *response.status_mut() = status;
-    response.headers_mut().extend(fields);
-    if !kind.is_empty() {
-        let kind = http::HeaderValue::from_static(kind);
-        response.headers_mut().insert(header::CONTENT_TYPE, kind);
-    }
-    response
 }
 
 impl Body for StreamedBody {

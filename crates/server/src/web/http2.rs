@@ -48,17 +48,14 @@ impl<F: Future<Output = ()> + 'static> Executor<F> for LocalExecutor {
 
 /// Serves a connection to its end.
 pub(super) async fn serve<W: WebHandler>(
-    (stream, read): (Stream, Vec<u8>),
+    parts: (Stream, Vec<u8>),
     (peer, account): (IpAddr, &Rc<Account>),
     handler: &(impl Deref<Target = W> + Clone + 'static),
     listener: &Rc<ListenerContext>,
     drain: &Drain,
 ) -> io::Result<()> {
-    let activity = Activity::new(account, listener);
-    let service = service_fn(|request: Request<Incoming>| {
-        let (handler, listener, activity) =
-            (handler.clone(), Rc::clone(listener), Rc::clone(&activity));
-        let work = activity.begin(&request);
+    let on_call = |request: Request<Incoming>, work: InFlightRequest| {
+        let (handler, listener) = (handler.clone(), Rc::clone(listener));
         async move {
             let head_only = request.method() == Method::HEAD;
             let answer = if work.fits() {
@@ -68,10 +65,10 @@ pub(super) async fn serve<W: WebHandler>(
                 drop(request);
                 refused(HeadError::NoRoom, &listener).without_body()
             };
-            Ok::<_, Infallible>(response(answer, head_only, work, &listener))
+            response(answer, head_only, work, &listener).map(Full::new)
         }
-    });
-    run(stream, read, listener, drain, &activity, service).await
+    };
+    serve_streams(parts, account, listener, drain, on_call).await
 }
 
 /// Serves a connection of the gRPC listener; `on_call` answers each call.
@@ -313,7 +310,8 @@ pub(crate) fn read_over(mut body: Incoming, reserved: Reservation) {
     tokio::task::spawn_local(timeout(LINGER, rest));
 }
 
-fn refused(error: HeadError, listener: &ListenerContext) -> Answer {
+/// The answer to a request that is refused before it is evaluated.
+pub(crate) fn refused(error: HeadError, listener: &ListenerContext) -> Answer {
     listener.metrics.refused(error.kind());
     Answer::problem(error.status().unwrap_or(StatusCode::BAD_REQUEST), &error.to_string())
 }
@@ -329,16 +327,17 @@ fn shared(body: Cow<'static, [u8]>) -> (Bytes, usize) {
     }
 }
 
-fn response(
+/// An answer of this server as the library sends it.
+pub(crate) fn response(
     answer: Answer,
     head_only: bool,
     work: InFlightRequest,
     listener: &ListenerContext,
-) -> Response<Full<UnreadResponse>> {
+) -> Response<UnreadResponse> {
     let Answer { status, kind, fields, body } = answer;
     let length = body.len();
     let (body, room) = if head_only { (Bytes::new(), 0) } else { shared(body) };
-    let mut response = Response::new(Full::new(work.ended(body, room)));
+    let mut response = Response::new(work.ended(body, room));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     if head_only {
