@@ -509,7 +509,7 @@ mod tests {
         let sums =
             json!({ "at_ms": 60_060_000, "refusals": 1_300, "lines": 1_000, "left_out": 300 });
         assert_eq!(lines[0], sums);
-        let text = logged.metrics.text(&crate::metrics::GaugeReadings::default());
+        let text = logged.metrics.families().text();
         assert!(text.contains("tidegate_denial_log_left_out_total{} 300"), "{text}");
     }
 

@@ -279,7 +279,7 @@ fn is_at(file: &File, path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::GaugeReadings;
+    use crate::metrics::Families;
 
     #[test]
     fn lines_that_find_the_queue_full_are_dropped_and_counted() {
@@ -291,8 +291,9 @@ mod tests {
         let (writer, lines) = LineWriter::queued(kind, 2);
         (0..5).for_each(|number| writer.write(&number));
         assert_eq!(lines.take(), [0, 1]);
-        let readings = GaugeReadings { upstreams: Some(vec![]), ..GaugeReadings::default() };
-        let text = writer.metrics.text(&readings);
+        let mut families = Families::default();
+        writer.metrics.declare_proxy(&mut families);
+        let text = families.text();
         assert!(text.contains("tidegate_access_log_lines_dropped_total{} 3"), "{text}");
     }
 

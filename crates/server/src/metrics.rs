@@ -9,23 +9,20 @@
 //! A tally has one writer, so counting a decision is a load and a store, and no cache line moves between cores. The values of
 //! labels are fixed by the program, by the names of rules and by the routes file, so a client cannot create new ones.
 
-mod encode;
-mod encode_connections;
-mod encode_durability;
-mod encode_groups;
-mod encode_leases;
+mod families;
 mod group_tally;
+mod single_writer;
 mod tally;
 
-use group_tally::GroupSums;
+pub(crate) use families::Families;
 pub(crate) use group_tally::{GroupTally, ProxyAnswer};
 pub(crate) use tally::Tally;
 
+use single_writer::read;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tidegate::SchedulerReading;
-use tidegate_store::{DurableReport, Gauges, LeaseReport, StoreReport};
 
 /// All counters of the server.
 #[derive(Debug, Default)]
@@ -38,7 +35,6 @@ pub(crate) struct Metrics {
     reloads: [AtomicU64; Reload::ALL.len()],
     panics: AtomicU64,
     restarts: AtomicU64,
-    store_errors: AtomicU64,
     lines_left_out: AtomicU64,
     access_lines_dropped: AtomicU64,
     denials_left_out: AtomicU64,
@@ -97,43 +93,6 @@ pub(crate) enum Refused {
 pub(crate) enum Reload {
     Applied,
     Refused,
-}
-
-/// The values of the gauges when the metrics are read.
-#[derive(Default)]
-pub(crate) struct GaugeReadings {
-    pub(crate) version: u64,
-    /// The hash of the rules in force.
-    pub(crate) policy_hash: String,
-    /// The wall clock, in seconds of Unix time.
-    pub(crate) clock_seconds: u64,
-    /// When the first certificate expires, in seconds of Unix time, if there are any.
-    pub(crate) certificate_expires: Option<u64>,
-    /// Each part of the server, and whether `/ready` reports a problem of it.
-    pub(crate) problems: Vec<(&'static str, bool)>,
-    /// The version of the rule files, if they decide over gRPC.
-    pub(crate) rules_version: Option<u64>,
-    pub(crate) memory: Option<Gauges>,
-    /// The connection budget: bytes in use, and at most.
-    pub(crate) held: (usize, usize),
-    /// The same for the proxy, if it is on.
-    pub(crate) proxied: Option<(usize, usize)>,
-    /// The state of the store's servers, if it has any.
-    pub(crate) store: Option<StoreReport>,
-    /// How many nodes share the store.
-    pub(crate) nodes: u32,
-    /// The groups of the proxy, if it is on.
-    pub(crate) upstreams: Option<Vec<GroupReading>>,
-    /// How much of their headroom elastic rules grant, in per cent.
-    pub(crate) elastic: Vec<(String, u64)>,
-    /// How many requests passed only because of the headroom of a rule.
-    pub(crate) over: Vec<(String, u64)>,
-    /// What this node holds of the limits of each leased rule.
-    pub(crate) leases: Vec<(String, LeaseReport)>,
-    /// What was written to the data directory, if the counters are there.
-    pub(crate) durability: Option<DurableReport>,
-    /// Memory of the top keys and of recent refusals, if they are on.
-    pub(crate) top_keys_bytes: Option<usize>,
 }
 
 /// A group of upstream servers when it is read.
@@ -231,14 +190,91 @@ impl Metrics {
         count
     }
 
-    /// Requests for which the store gave no answer, as the limiter counts them.
-    pub(crate) fn set_store_errors(&self, count: u64) {
-        self.store_errors.store(count, Ordering::Relaxed);
+    /// What was counted here, apart from the proxy. Those who know other values add theirs.
+    pub(crate) fn families(&self) -> Families {
+        let mut families = Families::default();
+        tally::declare(&self.all_tallies(), &mut families);
+        self.declare_refusals(&mut families);
+        self.declare_lost_lines(&mut families);
+        self.declare_connections(&mut families);
+        families
     }
 
-    /// All metrics as `OpenMetrics` text.
-    pub(crate) fn text(&self, readings: &GaugeReadings) -> String {
-        encode::text(self, readings)
+    /// What was counted about the proxy.
+    pub(crate) fn declare_proxy(&self, families: &mut Families) {
+        group_tally::declare(&self.group_tallies(), families);
+        families.counter(
+            "tidegate_access_log_lines_dropped",
+            "Lines of the access log that were not written, because the disk or the reader of the log was too slow or failed",
+            read(&self.access_lines_dropped),
+        );
+    }
+
+    fn declare_refusals(&self, families: &mut Families) {
+        let names = Refused::ALL.iter().map(|(_, name)| [*name]);
+        families.counters(
+            "tidegate_refused",
+            "Connections and requests that were refused before a decision",
+            ["reason"],
+            names.zip(self.refused.iter().map(read)),
+        );
+        let names = Reload::ALL.iter().map(|(_, name)| [*name]);
+        families.counters(
+            "tidegate_reload",
+            "Policies that were loaded or uploaded after the start, by result",
+            ["result"],
+            names.zip(self.reloads.iter().map(read)),
+        );
+        families.counter(
+            "tidegate_panics",
+            "Requests that failed because of a bug in tidegate (a panic)",
+            read(&self.panics),
+        );
+    }
+
+    fn declare_lost_lines(&self, families: &mut Families) {
+        families.counter(
+            "tidegate_log_lines_left_out",
+            "Log lines that were not written because there were too many of the same kind",
+            read(&self.lines_left_out),
+        );
+        families.counter(
+            "tidegate_denial_log_left_out",
+            "Refusals without a line in the denial log, because too many keys were refused in their minute",
+            read(&self.denials_left_out),
+        );
+        families.counter(
+            "tidegate_denial_log_lines_dropped",
+            "Lines of the denial log that were not written, because the disk or the reader of the log was too slow or failed",
+            read(&self.denial_lines_dropped),
+        );
+        families.counter(
+            "tidegate_recorded_lines",
+            "Decisions that were written to the recording",
+            read(&self.recorded_lines),
+        );
+        families.counter(
+            "tidegate_recorded_lines_dropped",
+            "Decisions that are missing in the recording, because the disk was too slow or failed",
+            read(&self.recorded_lines_dropped),
+        );
+    }
+
+    fn declare_connections(&self, families: &mut Families) {
+        let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = |one: &Arc<ConnectionCount>| ([one.listener], one.open.load(Ordering::Relaxed));
+        families.gauges(
+            "tidegate_connections",
+            "Open connections of a listener",
+            ["listener"],
+            listeners.iter().map(open),
+        );
+        families.gauges(
+            "tidegate_max_connections",
+            "Connections that a listener may have at most, if enough files may be open",
+            ["listener"],
+            listeners.iter().map(|one| ([one.listener], one.most)),
+        );
     }
 
     fn all_tallies(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Tally>>> {
@@ -247,10 +283,7 @@ impl Metrics {
 
     /// The heads of answers of a group, and the time until them in nanoseconds, over all workers.
     pub(crate) fn first_bytes(&self, group: &str) -> (u64, u64) {
-        let mut sums = GroupSums::default();
-        let tallies = self.group_tallies();
-        tallies.iter().filter(|one| *one.group == *group).for_each(|one| one.add_to(&mut sums));
-        sums.first_bytes()
+        group_tally::first_bytes(&self.group_tallies(), group)
     }
 
     fn group_tallies(&self) -> Vec<Arc<GroupTally>> {

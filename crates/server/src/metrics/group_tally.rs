@@ -2,20 +2,23 @@
 //!
 //! Like a [`Tally`](super::Tally), it has a single writer: the worker that created it.
 
-use super::tally::bump;
+use super::families::Families;
+use super::single_writer::{TimeHistogram, bump, sum};
 use std::array;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// What the proxy counted for one group on one worker. It can be read from any thread at any time.
 #[derive(Debug)]
 pub(crate) struct GroupTally {
-    pub(super) group: Box<str>,
+    group: Box<str>,
     answers: [AtomicU64; ProxyAnswer::ALL.len()],
     /// Requests that are held now.
     held: AtomicU64,
-    waited: TimeHistogram,
-    first_byte: TimeHistogram,
+    waited: GroupTimes,
+    first_byte: GroupTimes,
     retries: AtomicU64,
     connections: AtomicU64,
 }
@@ -45,34 +48,11 @@ pub(crate) enum ProxyAnswer {
     CutShort,
 }
 
-/// A histogram of times.
-#[derive(Debug)]
-struct TimeHistogram {
-    counts: [AtomicU64; TIME_BUCKETS.len()],
-    nanos: AtomicU64,
-}
-
-/// The values of a histogram: counts by bucket, and the sum of all times in nanoseconds.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct TimeSums {
-    pub(super) counts: [u64; TIME_BUCKETS.len()],
-    pub(super) nanos: u64,
-}
-
-/// The values of the tallies of one group, over all workers.
-#[derive(Clone, Debug, Default)]
-pub(super) struct GroupSums {
-    pub(super) answers: [u64; ProxyAnswer::ALL.len()],
-    pub(super) held: u64,
-    pub(super) waited: TimeSums,
-    pub(super) first_byte: TimeSums,
-    pub(super) retries: u64,
-    pub(super) connections: u64,
-}
+type GroupTimes = TimeHistogram<{ TIME_BUCKETS.len() }>;
 
 /// The upper bounds of the buckets in nanoseconds: from 0.1 milliseconds to 30 seconds, by factors of about three, and infinity.
 /// Upstream servers and waiting requests take longer than decisions.
-pub(super) const TIME_BUCKETS: [u64; 13] = [
+const TIME_BUCKETS: [u64; 13] = [
     100_000,
     300_000,
     1_000_000,
@@ -90,23 +70,14 @@ pub(super) const TIME_BUCKETS: [u64; 13] = [
 
 // === impl GroupTally ===
 
-impl GroupSums {
-    /// How many heads of answers arrived, and the sum of the times until then in nanoseconds.
-    pub(super) fn first_bytes(&self) -> (u64, u64) {
-        let count =
-            self.first_byte.counts.iter().fold(0_u64, |sum, count| sum.wrapping_add(*count));
-        (count, self.first_byte.nanos)
-    }
-}
-
 impl GroupTally {
     pub(super) fn new(group: &str) -> Self {
         Self {
             group: group.into(),
             answers: array::from_fn(|_| AtomicU64::new(0)),
             held: AtomicU64::new(0),
-            waited: TimeHistogram::default(),
-            first_byte: TimeHistogram::default(),
+            waited: TimeHistogram::new(&TIME_BUCKETS),
+            first_byte: TimeHistogram::new(&TIME_BUCKETS),
             retries: AtomicU64::new(0),
             connections: AtomicU64::new(0),
         }
@@ -133,12 +104,12 @@ impl GroupTally {
 
     /// Counts how long a request waited for its turn.
     pub(crate) fn waited(&self, time: Duration) {
-        self.waited.count(time);
+        self.waited.count(time, 1);
     }
 
     /// Counts how long a server took until the head of its answer.
     pub(crate) fn first_byte(&self, time: Duration) {
-        self.first_byte.count(time);
+        self.first_byte.count(time, 1);
     }
 
     /// A request that was not sent is tried again.
@@ -149,19 +120,6 @@ impl GroupTally {
     /// A connection to a server was opened.
     pub(crate) fn connected(&self) {
         bump(&self.connections, 1);
-    }
-
-    /// Adds the values of this tally.
-    pub(super) fn add_to(&self, sums: &mut GroupSums) {
-        let add = |sum: &mut u64, cell: &AtomicU64| {
-            *sum = sum.wrapping_add(cell.load(Ordering::Relaxed));
-        };
-        sums.answers.iter_mut().zip(&self.answers).for_each(|(sum, cell)| add(sum, cell));
-        add(&mut sums.held, &self.held);
-        add(&mut sums.retries, &self.retries);
-        add(&mut sums.connections, &self.connections);
-        self.waited.add_to(&mut sums.waited);
-        self.first_byte.add_to(&mut sums.first_byte);
     }
 }
 
@@ -201,30 +159,84 @@ impl ProxyAnswer {
     }
 }
 
-// === impl TimeHistogram ===
+// === as metrics ===
 
-impl TimeHistogram {
-    fn count(&self, time: Duration) {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let bucket = TIME_BUCKETS.iter().position(|most| nanos <= *most).unwrap_or(0);
-        if let Some(cell) = self.counts.get(bucket) {
-            bump(cell, 1);
-        }
-        bump(&self.nanos, nanos);
+/// What the proxy counted, summed over the workers.
+pub(super) fn declare(tallies: &[Arc<GroupTally>], families: &mut Families) {
+    let mut groups = BTreeMap::<&str, Vec<&GroupTally>>::new();
+    for tally in tallies {
+        groups.entry(&tally.group).or_default().push(tally);
     }
-
-    fn add_to(&self, sums: &mut TimeSums) {
-        for (sum, cell) in sums.counts.iter_mut().zip(&self.counts) {
-            *sum = sum.wrapping_add(cell.load(Ordering::Relaxed));
-        }
-        sums.nanos = sums.nanos.wrapping_add(self.nanos.load(Ordering::Relaxed));
-    }
+    let sums = |cell: fn(&GroupTally) -> &AtomicU64| {
+        let groups = groups.iter();
+        groups.map(move |(group, workers)| ([*group], sum(workers.iter().map(|one| cell(one)))))
+    };
+    let times = |times: fn(&GroupTally) -> &GroupTimes| {
+        let groups = groups.iter();
+        groups.map(move |(group, workers)| {
+            let sum = TimeHistogram::new(&TIME_BUCKETS);
+            workers.iter().for_each(|one| sum.add(times(one)));
+            ([*group], sum)
+        })
+    };
+    families.counters(
+        "tidegate_proxy_requests",
+        "Requests that the proxy has finished, by group and by how they were answered: the class of the upstream server's status, or the proxy's own reason",
+        ["group", "answer"],
+        answers(&groups),
+    );
+    families.gauges(
+        "tidegate_proxy_held_requests",
+        "Requests that are held: they wait for their turn, or for a store outside this process",
+        ["group"],
+        sums(|tally| &tally.held),
+    );
+    families.add(
+        "tidegate_proxy_wait_seconds",
+        "How long requests waited for their turn; requests that did not wait are not counted",
+        ["group"],
+        times(|tally| &tally.waited),
+    );
+    families.add(
+        "tidegate_upstream_first_byte_seconds",
+        "Time from sending a request to the head of the upstream server's answer",
+        ["group"],
+        times(|tally| &tally.first_byte),
+    );
+    families.counters(
+        "tidegate_upstream_retries",
+        "Requests that were tried again, because nothing of them was sent",
+        ["group"],
+        sums(|tally| &tally.retries),
+    );
+    families.counters(
+        "tidegate_upstream_connections",
+        "Connections to upstream servers that were opened",
+        ["group"],
+        sums(|tally| &tally.connections),
+    );
 }
 
-impl Default for TimeHistogram {
-    fn default() -> Self {
-        Self { counts: array::from_fn(|_| AtomicU64::new(0)), nanos: AtomicU64::new(0) }
+/// How requests were answered, by group. Answers that never happened have no series.
+fn answers<'g>(groups: &BTreeMap<&'g str, Vec<&GroupTally>>) -> Vec<([&'g str; 2], u64)> {
+    let mut answers = Vec::new();
+    for (group, workers) in groups {
+        for (at, (_, answer)) in ProxyAnswer::ALL.iter().enumerate() {
+            let count = sum(workers.iter().filter_map(|one| one.answers.get(at)));
+            if count > 0 {
+                answers.push(([*group, *answer], count));
+            }
+        }
     }
+    answers
+}
+
+/// The heads of answers of a group, and the time until them in nanoseconds.
+pub(super) fn first_bytes(tallies: &[Arc<GroupTally>], group: &str) -> (u64, u64) {
+    let sum = GroupTimes::new(&TIME_BUCKETS);
+    let of_group = tallies.iter().filter(|one| *one.group == *group);
+    of_group.for_each(|one| sum.add(&one.first_byte));
+    sum.totals()
 }
 
 #[cfg(test)]
@@ -233,7 +245,7 @@ mod tests {
 
     #[test]
     fn the_sums_are_those_of_all_workers() {
-        let workers = [GroupTally::new("api"), GroupTally::new("api")];
+        let workers = [(); 2].map(|()| Arc::new(GroupTally::new("api")));
         for tally in &workers {
             tally.answered(ProxyAnswer::Success);
             tally.answered(ProxyAnswer::CutShort);
@@ -245,14 +257,26 @@ mod tests {
             tally.retried();
             tally.connected();
         }
-        let mut sums = GroupSums::default();
-        workers.iter().for_each(|tally| tally.add_to(&mut sums));
-        let named = ProxyAnswer::ALL.iter().zip(sums.answers).filter(|(_, count)| *count > 0);
-        let named: Vec<(&str, u64)> = named.map(|((_, name), count)| (*name, count)).collect();
-        assert_eq!(named, [("2xx", 2), ("cut_short", 2)]);
-        assert_eq!((sums.held, sums.retries, sums.connections), (2, 2, 2));
-        assert_eq!((sums.first_byte.counts[3], sums.first_byte.nanos), (2, 4_000_000));
-        assert_eq!((sums.waited.counts[12], sums.waited.nanos), (2, 80_000_000_000));
+        let mut families = Families::default();
+        declare(&workers, &mut families);
+        let text = families.text();
+        let lines = [
+            r#"proxy_requests_total{group="api",answer="2xx"} 2"#,
+            r#"proxy_requests_total{group="api",answer="cut_short"} 2"#,
+            r#"proxy_held_requests{group="api"} 2"#,
+            r#"upstream_retries_total{group="api"} 2"#,
+            r#"upstream_connections_total{group="api"} 2"#,
+            r#"upstream_first_byte_seconds_sum{group="api"} 0.004"#,
+            r#"upstream_first_byte_seconds_bucket{le="0.001",group="api"} 0"#,
+            r#"upstream_first_byte_seconds_bucket{le="0.003",group="api"} 2"#,
+            r#"proxy_wait_seconds_sum{group="api"} 80.0"#,
+            r#"proxy_wait_seconds_bucket{le="30.0",group="api"} 0"#,
+            r#"proxy_wait_seconds_bucket{le="+Inf",group="api"} 2"#,
+        ];
+        let missing = lines.iter().find(|line| !text.contains(&format!("tidegate_{line}\n")));
+        assert_eq!(missing, None, "{text}");
+        assert_eq!(text.matches("proxy_requests_total").count(), 2, "{text}");
+        assert_eq!(first_bytes(&workers, "api"), (2, 4_000_000));
     }
 
     #[test]

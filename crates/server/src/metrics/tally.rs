@@ -1,7 +1,10 @@
 //! The counters of one protocol on one worker.
 
+use super::families::Families;
+use super::single_writer::{TimeHistogram, bump, read};
 use std::array;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tidegate::{DecidedBy, LimitReport, Outcome, Verdict};
@@ -10,13 +13,12 @@ use tidegate_core::Need;
 /// Counters with a single writer, the worker that created them. They can be read from any thread at any time.
 #[derive(Debug)]
 pub(crate) struct Tally {
-    pub(crate) front: &'static str,
+    front: &'static str,
     /// Replaced by the writer when the policy has changed; locked by readers for a moment.
     table: Mutex<Arc<Table>>,
     /// For answers without a verdict, to which no rule applied.
     bare: Arc<Row>,
-    seconds: [AtomicU64; BUCKETS.len()],
-    nanos: AtomicU64,
+    times: TimeHistogram<{ BUCKETS.len() }>,
 }
 
 /// A row for each rule of one version of the policy.
@@ -30,21 +32,21 @@ struct Table {
 
 /// The counters of one rule, by outcome and by what decided.
 #[derive(Debug)]
-pub(crate) struct Row {
-    pub(crate) rule: Box<str>,
+struct Row {
+    rule: Box<str>,
     cells: [AtomicU64; OUTCOMES.len() * DECIDERS.len()],
     /// The hits that descriptors asked for; and those above 80 % of a limit.
     hits: AtomicU64,
     near_limit: AtomicU64,
 }
 
-pub(crate) const OUTCOMES: [&str; 4] = ["allow", "delay", "deny", "would_deny"];
-pub(crate) const DECIDERS: [DecidedBy; 5] =
+const OUTCOMES: [&str; 4] = ["allow", "delay", "deny", "would_deny"];
+const DECIDERS: [DecidedBy; 5] =
     [DecidedBy::Store, DecidedBy::Cache, DecidedBy::Lease, DecidedBy::Fallback, DecidedBy::Policy];
 
 /// The upper bounds of the histogram's buckets in nanoseconds: from one microsecond to one second, by factors of about three,
 /// and infinity.
-pub(crate) const BUCKETS: [u64; 14] = [
+const BUCKETS: [u64; 14] = [
     1_000,
     3_000,
     10_000,
@@ -65,9 +67,8 @@ pub(crate) const BUCKETS: [u64; 14] = [
 
 impl Tally {
     pub(super) fn new(front: &'static str) -> Self {
-        let seconds = array::from_fn(|_| AtomicU64::new(0));
-        let (table, bare, nanos) = (Mutex::default(), Arc::default(), AtomicU64::new(0));
-        Self { front, table, bare, seconds, nanos }
+        let times = TimeHistogram::new(&BUCKETS);
+        Self { front, table: Mutex::default(), bare: Arc::default(), times }
     }
 
     /// Counts a verdict, once for each rule, by the most severe outcome of its limits.
@@ -100,27 +101,13 @@ impl Tally {
 
     /// Counts `count` answers that were given together, each of which took `time`.
     pub(crate) fn took_each(&self, time: Duration, count: usize) {
-        let count = u64::try_from(count).unwrap_or(u64::MAX);
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let bucket = BUCKETS.iter().position(|most| nanos <= *most).unwrap_or(0);
-        if let Some(cell) = self.seconds.get(bucket) {
-            bump(cell, count);
-        }
-        bump(&self.nanos, nanos.saturating_mul(count));
+        self.times.count(time, u64::try_from(count).unwrap_or(u64::MAX));
     }
 
     /// All rows, as of now.
-    pub(crate) fn rows(&self) -> Vec<Arc<Row>> {
+    fn rows(&self) -> Vec<Arc<Row>> {
         let table = Arc::clone(&self.table.lock().unwrap_or_else(PoisonError::into_inner));
         table.rules.iter().chain([&table.none, &self.bare]).cloned().collect()
-    }
-
-    /// The histogram: counts by bucket, and the sum in nanoseconds.
-    pub(crate) fn seconds(&self) -> ([u64; BUCKETS.len()], u64) {
-        let counts = array::from_fn(|at| {
-            self.seconds.get(at).map_or(0, |cell| cell.load(Ordering::Relaxed))
-        });
-        (counts, self.nanos.load(Ordering::Relaxed))
     }
 
     /// The table for the policy version of a verdict. When the policy has changed, rules that remain keep their rows.
@@ -185,11 +172,6 @@ fn severity(limit: &LimitReport<'_>) -> u8 {
     }
 }
 
-/// Adds without a read-modify-write instruction: there is only one writer, so the loaded value is the last stored one.
-pub(super) fn bump(cell: &AtomicU64, by: u64) {
-    cell.store(cell.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
-}
-
 // === impl Row ===
 
 impl Row {
@@ -211,16 +193,10 @@ impl Row {
         }
     }
 
-    /// Hits, and hits near the limit.
-    pub(crate) fn hits(&self) -> [u64; 2] {
-        [&self.hits, &self.near_limit].map(|cell| cell.load(Ordering::Relaxed))
-    }
-
     /// The counters: outcome, what decided, how often.
-    pub(crate) fn cells(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+    fn cells(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
         let names = OUTCOMES.iter().flat_map(|outcome| DECIDERS.map(|by| (*outcome, by.name())));
-        let counts = self.cells.iter().map(|cell| cell.load(Ordering::Relaxed));
-        names.zip(counts).map(|((outcome, by), count)| (outcome, by, count))
+        names.zip(self.cells.iter().map(read)).map(|((outcome, by), count)| (outcome, by, count))
     }
 }
 
@@ -230,4 +206,57 @@ impl Default for Row {
         let (hits, near_limit) = (AtomicU64::new(0), AtomicU64::new(0));
         Self { rule: "".into(), cells, hits, near_limit }
     }
+}
+
+// === as metrics ===
+
+/// The decisions and their times, summed over the workers.
+pub(super) fn declare(tallies: &[Arc<Tally>], families: &mut Families) {
+    let mut decisions = BTreeMap::new();
+    let mut hits = BTreeMap::new();
+    let mut near_limit = BTreeMap::new();
+    let mut times = BTreeMap::new();
+    for tally in tallies {
+        for row in tally.rows() {
+            let labels = [tally.front, &row.rule];
+            for (outcome, by, count) in row.cells().filter(|(_, _, count)| *count > 0) {
+                add(&mut decisions, [tally.front, &row.rule, outcome, by], count);
+            }
+            if read(&row.hits) > 0 {
+                add(&mut hits, labels, read(&row.hits));
+                add(&mut near_limit, labels, read(&row.near_limit));
+            }
+        }
+        let sum = times.entry([tally.front]).or_insert_with(|| TimeHistogram::new(&BUCKETS));
+        sum.add(&tally.times);
+    }
+    families.counters(
+        "tidegate_decisions",
+        "Decisions, by protocol, rule, outcome, and what decided",
+        ["protocol", "rule", "outcome", "decided_by"],
+        decisions,
+    );
+    families.counters(
+        "tidegate_hits",
+        "Hits that descriptors asked for, by protocol and rule",
+        ["protocol", "rule"],
+        hits,
+    );
+    families.counters(
+        "tidegate_near_limit_hits",
+        "Hits that passed above 80 % of their limit",
+        ["protocol", "rule"],
+        near_limit,
+    );
+    families.add(
+        "tidegate_decision_seconds",
+        "Time from the complete request to the complete answer",
+        ["protocol"],
+        times,
+    );
+}
+
+fn add<const N: usize>(sums: &mut BTreeMap<[String; N], u64>, labels: [&str; N], count: u64) {
+    let sum = sums.entry(labels.map(str::to_owned)).or_default();
+    *sum = sum.wrapping_add(count);
 }

@@ -325,8 +325,7 @@ mod tests {
                 );
                 assert!(body.contains(by), "{on_store_error} {number}: {body}");
             }
-            let moment = crate::metrics::GaugeReadings::default();
-            assert!(metrics.text(&moment).contains("tidegate_panics_total{} 10\n"));
+            assert!(metrics.families().text().contains("tidegate_panics_total{} 10\n"));
         }
     }
 }
