@@ -114,7 +114,7 @@ struct MinuteLine {
 }
 
 const DENIAL_LOG: LogKind =
-    LogKind { name: "denial log", written: |_, _| (), dropped: Metrics::denial_lines_dropped };
+    LogKind { name: "denial log", written: None, dropped: |metrics| &metrics.denial_lines_dropped };
 /// Rules and keys that get a line in one minute. They use 16 KiB of memory, and the file grows by at most 360 MiB in a day of
 /// uninterrupted attacks, if lines have 250 bytes.
 const MOST_KEYS: usize = 1_000;
@@ -311,7 +311,9 @@ impl DenialLog {
         match noted {
             Noted::First => self.write(refusal, shown()),
             Noted::Repeated => {}
-            Noted::LeftOut => self.metrics.denial_left_out(),
+            Noted::LeftOut => {
+                self.metrics.denials_left_out.inc();
+            }
         }
     }
 

@@ -13,6 +13,7 @@ use crate::files;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::rotating_file::{FileBounds, RotatingFile};
+use prometheus_client::metrics::counter::Counter;
 use serde::Serialize;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -41,9 +42,9 @@ pub(crate) struct LogKind {
     /// Its name for people, also of its problem in `/ready`.
     pub(crate) name: &'static str,
     /// Counts lines that were written.
-    pub(crate) written: fn(&Metrics, u64),
+    pub(crate) written: Option<fn(&Metrics) -> &Counter>,
     /// Counts lines that were not written.
-    pub(crate) dropped: fn(&Metrics, u64),
+    pub(crate) dropped: fn(&Metrics) -> &Counter,
 }
 
 /// A log of the whole server, with its writer thread.
@@ -119,7 +120,7 @@ impl LineWriter {
 
     fn send(&self, line: Vec<u8>) {
         if self.queue.try_send(LogMessage::Line(line)).is_err() {
-            (self.kind.dropped)(&self.metrics, 1);
+            (self.kind.dropped)(&self.metrics).inc();
         }
     }
 
@@ -212,9 +213,13 @@ fn write_lines(
         let problem =
             written.err().map(|error| format!("the {} cannot be written: {error}", kind.name));
         match &problem {
-            None => (kind.written)(metrics, count),
+            None => {
+                if let Some(written) = kind.written {
+                    written(metrics).inc_by(count);
+                }
+            }
             Some(problem) => {
-                (kind.dropped)(metrics, count);
+                (kind.dropped)(metrics).inc_by(count);
                 tracing::error!("{problem}");
             }
         }
@@ -285,8 +290,8 @@ mod tests {
     fn lines_that_find_the_queue_full_are_dropped_and_counted() {
         let kind = LogKind {
             name: "access log",
-            written: |_, _| (),
-            dropped: Metrics::access_lines_dropped,
+            written: None,
+            dropped: |metrics| &metrics.access_lines_dropped,
         };
         let (writer, lines) = LineWriter::queued(kind, 2);
         (0..5).for_each(|number| writer.write(&number));

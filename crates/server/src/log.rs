@@ -93,7 +93,7 @@ pub(crate) async fn report_left_out(bounded: Arc<LogLimiter>, metrics: Arc<Metri
     loop {
         ticks.tick().await;
         for (name, count) in bounded.take_left_out() {
-            metrics.lines_left_out(count);
+            metrics.lines_left_out.inc_by(count);
             tracing::warn!(count, "lines of this kind were left out: {name}");
         }
     }

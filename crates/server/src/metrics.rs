@@ -18,11 +18,9 @@ pub(crate) use families::Families;
 pub(crate) use group_tally::{GroupTally, ProxyAnswer};
 pub(crate) use tally::Tally;
 
-use single_writer::read;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use prometheus_client::metrics::counter::Counter;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
-use tidegate::SchedulerReading;
 
 /// All counters of the server.
 #[derive(Debug, Default)]
@@ -31,16 +29,17 @@ pub(crate) struct Metrics {
     tallies: Mutex<Vec<Arc<Tally>>>,
     /// The same for the groups of the proxy. A tally is gone when its group has left the routes.
     groups: Mutex<Vec<Weak<GroupTally>>>,
-    refused: [AtomicU64; Refused::ALL.len()],
-    reloads: [AtomicU64; Reload::ALL.len()],
-    panics: AtomicU64,
-    restarts: AtomicU64,
-    lines_left_out: AtomicU64,
-    access_lines_dropped: AtomicU64,
-    denials_left_out: AtomicU64,
-    denial_lines_dropped: AtomicU64,
-    recorded_lines: AtomicU64,
-    recorded_lines_dropped: AtomicU64,
+    refused: [Counter; Refused::ALL.len()],
+    reloads: [Counter; Reload::ALL.len()],
+    panics: Counter,
+    /// How often a background task panicked and was restarted.
+    pub(crate) restarts: Counter,
+    pub(crate) lines_left_out: Counter,
+    pub(crate) access_lines_dropped: Counter,
+    pub(crate) denials_left_out: Counter,
+    pub(crate) denial_lines_dropped: Counter,
+    pub(crate) recorded_lines: Counter,
+    pub(crate) recorded_lines_dropped: Counter,
     /// One for each listener that is open.
     listeners: Mutex<Vec<Arc<ConnectionCount>>>,
 }
@@ -95,31 +94,6 @@ pub(crate) enum Reload {
     Refused,
 }
 
-/// A group of upstream servers when it is read.
-#[derive(Clone, Debug)]
-pub(crate) struct GroupReading {
-    pub(crate) group: String,
-    pub(crate) in_flight: u64,
-    /// The seats, if their number is bounded.
-    pub(crate) seats: Option<SchedulerReading>,
-    pub(crate) servers: Vec<ServerReading>,
-}
-
-/// An upstream server when it is read.
-#[derive(Clone, Debug)]
-pub(crate) struct ServerReading {
-    /// Its URL.
-    pub(crate) server: String,
-    /// Whether it answers requests and health checks.
-    pub(crate) is_up: bool,
-    pub(crate) is_draining: bool,
-    /// How long it still gets no requests, if it was ejected.
-    pub(crate) ejected_for: Option<Duration>,
-    pub(crate) in_flight: u64,
-    pub(crate) requests: u64,
-    pub(crate) ejections: u64,
-}
-
 impl Metrics {
     pub(crate) fn tally(&self, front: &'static str) -> Arc<Tally> {
         let tally = Arc::new(Tally::new(front));
@@ -137,49 +111,15 @@ impl Metrics {
     }
 
     pub(crate) fn refused(&self, why: Refused) {
-        add(self.refused.get(Refused::ALL.iter().position(|(one, _)| *one == why).unwrap_or(0)));
+        count(&Refused::ALL, &self.refused, &why);
     }
 
     pub(crate) fn reloaded(&self, result: Reload) {
-        add(self.reloads.get(Reload::ALL.iter().position(|(one, _)| *one == result).unwrap_or(0)));
+        count(&Reload::ALL, &self.reloads, &result);
     }
 
     pub(crate) fn panicked(&self) {
-        add(Some(&self.panics));
-    }
-
-    /// A background task panicked and was restarted.
-    pub(crate) fn restarted(&self) {
-        add(Some(&self.restarts));
-    }
-
-    pub(crate) fn restarts(&self) -> u64 {
-        self.restarts.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn lines_left_out(&self, count: u64) {
-        self.lines_left_out.fetch_add(count, Ordering::Relaxed);
-    }
-
-    pub(crate) fn access_lines_dropped(&self, count: u64) {
-        self.access_lines_dropped.fetch_add(count, Ordering::Relaxed);
-    }
-
-    /// A refusal has no line in the denial log, because its minute had too many keys.
-    pub(crate) fn denial_left_out(&self) {
-        add(Some(&self.denials_left_out));
-    }
-
-    pub(crate) fn denial_lines_dropped(&self, count: u64) {
-        self.denial_lines_dropped.fetch_add(count, Ordering::Relaxed);
-    }
-
-    pub(crate) fn recorded_lines(&self, count: u64) {
-        self.recorded_lines.fetch_add(count, Ordering::Relaxed);
-    }
-
-    pub(crate) fn recorded_lines_dropped(&self, count: u64) {
-        self.recorded_lines_dropped.fetch_add(count, Ordering::Relaxed);
+        self.panics.inc();
     }
 
     /// The count of connections of a listener that may have at most so many.
@@ -206,7 +146,7 @@ impl Metrics {
         families.counter(
             "tidegate_access_log_lines_dropped",
             "Lines of the access log that were not written, because the disk or the reader of the log was too slow or failed",
-            read(&self.access_lines_dropped),
+            self.access_lines_dropped.get(),
         );
     }
 
@@ -216,19 +156,19 @@ impl Metrics {
             "tidegate_refused",
             "Connections and requests that were refused before a decision",
             ["reason"],
-            names.zip(self.refused.iter().map(read)),
+            names.zip(self.refused.iter().map(|counter| counter.get())),
         );
         let names = Reload::ALL.iter().map(|(_, name)| [*name]);
         families.counters(
             "tidegate_reload",
             "Policies that were loaded or uploaded after the start, by result",
             ["result"],
-            names.zip(self.reloads.iter().map(read)),
+            names.zip(self.reloads.iter().map(|counter| counter.get())),
         );
         families.counter(
             "tidegate_panics",
             "Requests that failed because of a bug in tidegate (a panic)",
-            read(&self.panics),
+            self.panics.get(),
         );
     }
 
@@ -236,27 +176,27 @@ impl Metrics {
         families.counter(
             "tidegate_log_lines_left_out",
             "Log lines that were not written because there were too many of the same kind",
-            read(&self.lines_left_out),
+            self.lines_left_out.get(),
         );
         families.counter(
             "tidegate_denial_log_left_out",
             "Refusals without a line in the denial log, because too many keys were refused in their minute",
-            read(&self.denials_left_out),
+            self.denials_left_out.get(),
         );
         families.counter(
             "tidegate_denial_log_lines_dropped",
             "Lines of the denial log that were not written, because the disk or the reader of the log was too slow or failed",
-            read(&self.denial_lines_dropped),
+            self.denial_lines_dropped.get(),
         );
         families.counter(
             "tidegate_recorded_lines",
             "Decisions that were written to the recording",
-            read(&self.recorded_lines),
+            self.recorded_lines.get(),
         );
         families.counter(
             "tidegate_recorded_lines_dropped",
             "Decisions that are missing in the recording, because the disk was too slow or failed",
-            read(&self.recorded_lines_dropped),
+            self.recorded_lines_dropped.get(),
         );
     }
 
@@ -298,9 +238,12 @@ impl ConnectionCount {
     }
 }
 
-fn add(counter: Option<&AtomicU64>) {
-    if let Some(counter) = counter {
-        counter.fetch_add(1, Ordering::Relaxed);
+/// Counts one of the events that `all` lists in the order of their counters.
+fn count<E: PartialEq>(all: &[(E, &str)], counters: &[Counter], event: &E) {
+    let known = all.iter().zip(counters).find(|((one, _), _)| one == event);
+    debug_assert!(known.is_some(), "an event that has no counter");
+    if let Some((_, counter)) = known {
+        counter.inc();
     }
 }
 

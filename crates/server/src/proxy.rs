@@ -38,7 +38,7 @@ pub(crate) use live_routes::LiveRoutes;
 pub(crate) use observe::watch_groups;
 pub(crate) use pressure::report_pressure;
 pub(crate) use routes::Routes;
-pub(crate) use upstream::check_upstreams;
+pub(crate) use upstream::{GroupReading, ServerReading, check_upstreams};
 
 use crate::backend::Backend;
 use crate::net::{AcceptedConnection, Drain, ListenerContext};

@@ -102,8 +102,8 @@ struct ShownPairs<'r>(Vec<(&'r str, Cow<'r, str>)>);
 
 const RECORDING: LogKind = LogKind {
     name: "recording",
-    written: Metrics::recorded_lines,
-    dropped: Metrics::recorded_lines_dropped,
+    written: Some(|metrics| &metrics.recorded_lines),
+    dropped: |metrics| &metrics.recorded_lines_dropped,
 };
 /// Attributes that are never digests: rules compare them, and they name no customer.
 const CLEAR: [&str; 5] = ["method", "path", "tier", "priority", "domain"];

@@ -44,7 +44,7 @@ pub(crate) fn supervised<F: Future<Output = ()>>(
 ) {
     tokio::task::spawn_local(async move {
         while AssertUnwindSafe(task()).catch_unwind().await.is_err() {
-            metrics.restarted();
+            metrics.restarts.inc();
             tracing::error!("a bug in tidegate: {name} panicked and is restarted");
             timers::sleep(PAUSE).await;
         }
@@ -79,6 +79,6 @@ mod tests {
                 done.notified().await;
             })
             .await;
-        assert_eq!((tries.get(), metrics.restarts()), (3, 2));
+        assert_eq!((tries.get(), metrics.restarts.get()), (3, 2));
     }
 }

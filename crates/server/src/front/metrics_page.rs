@@ -6,9 +6,9 @@
 
 use crate::backend::Backend;
 use crate::health::Health;
-use crate::metrics::{Families, GroupReading, Metrics, Refused, ServerReading};
+use crate::metrics::{Families, Metrics, Refused};
 use crate::net::{Budget, Certificate};
-use crate::proxy::LiveRoutes;
+use crate::proxy::{GroupReading, LiveRoutes, ServerReading};
 use crate::rule_files::RuleFiles;
 use crate::rulebook::Rulebook;
 use crate::top_keys::TopKeys;
@@ -152,7 +152,7 @@ impl<S: Backend> MetricsPage<S> {
         families.counter(
             "tidegate_task_restarts",
             "Background tasks that were restarted because of a bug in tidegate (a panic)",
-            self.metrics.restarts().saturating_add(of_store),
+            self.metrics.restarts.get().saturating_add(of_store),
         );
         families.gauge(
             "tidegate_clock_seconds",

@@ -99,7 +99,7 @@ struct AccessLine<'e> {
 }
 
 const ACCESS_LOG: LogKind =
-    LogKind { name: "access log", written: |_, _| (), dropped: Metrics::access_lines_dropped };
+    LogKind { name: "access log", written: None, dropped: |metrics| &metrics.access_lines_dropped };
 /// Characters of a path, of a host, and of other values.
 const LONGEST_PATH: usize = 512;
 const LONGEST_HOST: usize = 128;

@@ -2,8 +2,7 @@
 //! Servers that operators drain stay drained as long as they are in their group, whatever else changes.
 
 use super::routes::{GroupSpec, Routes, ServerUrl};
-use super::upstream::UpstreamGroup;
-use crate::metrics::GroupReading;
+use super::upstream::{GroupReading, UpstreamGroup};
 use arc_swap::ArcSwap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -14,8 +14,9 @@
 //! that takes twice its usual time has a pressure of 0.5.
 
 use super::live_routes::LiveRoutes;
+use super::upstream::GroupReading;
 use crate::backend::Backend;
-use crate::metrics::{GroupReading, Metrics};
+use crate::metrics::Metrics;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;

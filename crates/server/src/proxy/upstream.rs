@@ -25,7 +25,7 @@ mod stream;
 mod work;
 
 pub(crate) use checks::check_upstreams;
-pub(crate) use group::{GroupHealth, NoSeat, UpstreamGroup};
+pub(crate) use group::{GroupHealth, GroupReading, NoSeat, ServerReading, UpstreamGroup};
 pub(crate) use pool::Pool;
 pub(crate) use response_body::{ExchangeBounds, UpstreamBody};
 pub(crate) use seats::{GroupSeat, GroupSeats, HeldSeat, SeatRequest};

@@ -8,7 +8,7 @@ use super::request::{read, unprocessable};
 use super::wire::PutUpstreamBody;
 use crate::audit::{Actor, AuditEvent};
 use crate::backend::Backend;
-use crate::metrics::{GroupReading, ServerReading};
+use crate::proxy::{GroupReading, ServerReading};
 use crate::rulebook::Rulebook;
 use crate::web::{Answer, Call};
 use http::StatusCode;

@@ -12,12 +12,13 @@
 
 use super::health::{Observed, ServerHealth};
 use super::seats::GroupSeats;
-use crate::metrics::{GroupReading, ServerReading};
 use crate::proxy::routes::{GroupSpec, ServerUrl};
 use crate::timers;
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tidegate::SchedulerReading;
 use tokio::time::Instant;
 
 /// A group of upstream servers.
@@ -46,6 +47,31 @@ struct UpstreamServer {
     is_ejected: AtomicBool,
     is_slow: AtomicBool,
     health: Mutex<ServerHealth>,
+}
+
+/// A group of upstream servers when it is read.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupReading {
+    pub(crate) group: String,
+    pub(crate) in_flight: u64,
+    /// The seats, if their number is bounded.
+    pub(crate) seats: Option<SchedulerReading>,
+    pub(crate) servers: Vec<ServerReading>,
+}
+
+/// An upstream server when it is read.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerReading {
+    /// Its URL.
+    pub(crate) server: String,
+    /// Whether it answers requests and health checks.
+    pub(crate) is_up: bool,
+    pub(crate) is_draining: bool,
+    /// How long it still gets no requests, if it was ejected.
+    pub(crate) ejected_for: Option<Duration>,
+    pub(crate) in_flight: u64,
+    pub(crate) requests: u64,
+    pub(crate) ejections: u64,
 }
 
 /// A request in flight to one server of a group, until it is dropped.
