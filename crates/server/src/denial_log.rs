@@ -13,10 +13,9 @@
 use crate::health::Health;
 use crate::line_writer::{LineWriter, LogKind, LogPlace};
 use crate::metrics::Metrics;
-use crate::shown_key::{KeyForm, KeyPairs, ShownKey};
+use crate::shown_key::{KeyForm, RequestKey, ShownKey};
 use serde::Serialize;
 use smallvec::SmallVec;
-use std::borrow::Cow;
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -79,7 +78,7 @@ struct Refusal<'r> {
     /// Empty for a limit that the client named.
     rule: &'r str,
     limit: Option<&'r str>,
-    key: KeyPairs<'r>,
+    key: RequestKey<'r>,
     retry_after: Option<Span>,
     by: DecidedBy,
 }
@@ -230,21 +229,15 @@ impl DenialLog {
         attributes: &Attributes<'_>,
     ) {
         let policy = verdict.policy();
-        let prefix = policy.identity().ipv6_prefix();
         for limit in refusing_rules(verdict) {
-            let rule = policy.rules().get(limit.number);
-            let values = rule.and_then(|rule| rule.key().of(attributes, prefix));
-            let pairs = values.iter().flat_map(tidegate_policy::KeyValues::pairs);
-            let key = pairs.map(|(name, value)| (*name, Cow::Borrowed(&**value))).collect();
-            let refusal = Refusal {
+            self.note(&Refusal {
                 protocol,
                 rule: limit.rule,
                 limit: Some(limit.id),
-                key,
+                key: RequestKey::of_rule(policy, limit.number, attributes),
                 retry_after: retry_after(limit.decision.outcome),
                 by: verdict.decided_by,
-            };
-            self.refused(&refusal, policy);
+            });
         }
     }
 
@@ -258,16 +251,14 @@ impl DenialLog {
             if !status.over {
                 continue;
             }
-            let entries = descriptor.entries.iter();
-            let refusal = Refusal {
+            self.note(&Refusal {
                 protocol,
                 rule: status.limit.map_or("", |limit| limit.name),
                 limit: None,
-                key: entries.map(|(name, value)| (*name, Cow::Borrowed(&**value))).collect(),
+                key: RequestKey::of_entries(answer.verdict.policy(), &descriptor.entries),
                 retry_after: status.reset,
                 by: answer.verdict.decided_by,
-            };
-            self.refused(&refusal, answer.verdict.policy());
+            });
         }
     }
 
@@ -277,31 +268,13 @@ impl DenialLog {
         key: &[u8],
         (outcome, by): (Outcome, DecidedBy),
     ) {
-        let key = KeyPairs::from_iter([("key", String::from_utf8_lossy(key))]);
-        let retry_after = retry_after(outcome);
-        let refusal = Refusal { protocol, rule: "", limit: None, key, retry_after, by };
-        self.refused_without(&refusal);
+        let (key, retry_after) = (RequestKey::named(key), retry_after(outcome));
+        self.note(&Refusal { protocol, rule: "", limit: None, key, retry_after, by });
     }
 
-    fn refused(&self, refusal: &Refusal<'_>, policy: &Policy) {
-        let identity = policy.identity();
-        let digest = |text: &str| self.secret.digest(text);
-        self.note(refusal, |name, value| identity.shown(name, value, &digest));
-    }
-
-    /// The same for a key without attributes: a client names it, and it is no secret.
-    fn refused_without(&self, refusal: &Refusal<'_>) {
-        self.note(refusal, |_, value| Cow::Borrowed(value));
-    }
-
-    /// Counts a refusal, and writes its line if it is the first of its rule and key. `conceal` replaces secrets by digests.
-    fn note<'v>(
-        &self,
-        refusal: &'v Refusal<'_>,
-        conceal: impl Fn(&'v str, &'v str) -> Cow<'v, str>,
-    ) {
-        let shown = || self.keys.shown(&refusal.key, &self.secret, conceal);
-        let key = (self.keys != KeyForm::Omitted).then_some(&refusal.key);
+    /// Counts a refusal, and writes its line if it is the first of its rule and key.
+    fn note(&self, refusal: &Refusal<'_>) {
+        let key = (self.keys != KeyForm::Omitted).then_some(&refusal.key.pairs);
         let fingerprint = self.fingerprints.hash_one((refusal.rule, key));
         let (sums, noted) = {
             let mut minute = self.minute();
@@ -309,7 +282,7 @@ impl DenialLog {
         };
         self.write_sums(sums);
         match noted {
-            Noted::First => self.write(refusal, shown()),
+            Noted::First => self.write(refusal),
             Noted::Repeated => {}
             Noted::LeftOut => {
                 self.metrics.denials_left_out.inc();
@@ -317,15 +290,15 @@ impl DenialLog {
         }
     }
 
-    fn write(&self, refusal: &Refusal<'_>, key: Option<ShownKey>) {
-        let Refusal { protocol, rule, limit, retry_after, by, .. } = *refusal;
+    fn write(&self, refusal: &Refusal<'_>) {
+        let Refusal { protocol, rule, limit, ref key, retry_after, by } = *refusal;
         let millis = |wait: Span| wait.as_nanos().div_ceil(1_000_000);
         self.lines.write(&DenialLine {
             at_ms: self.at_ms(),
             protocol,
             rule,
             limit,
-            key,
+            key: key.shown(self.keys, &self.secret),
             retry_after_ms: retry_after.map(millis),
             decided_by: by.name(),
         });

@@ -13,9 +13,8 @@
 //! Keys are shown as the settings say. To find a person all the same, each entry has keyed hashes of its values, under a key that this
 //! process chose at random.
 
-use crate::shown_key::{KeyForm, KeyPairs, ShownKey};
+use crate::shown_key::{KeyForm, RequestKey, ShownKey};
 use foldhash::fast::RandomState as FastHash;
-use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -23,7 +22,7 @@ use std::mem::size_of;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate::{Clock, Secret};
-use tidegate_policy::{AddressKey, Identity, parse_address};
+use tidegate_policy::{AddressKey, parse_address};
 
 /// The keys that were refused lately, if they are kept.
 #[derive(Clone, Default)]
@@ -211,12 +210,8 @@ fn lock(ring: &Mutex<Ring>) -> MutexGuard<'_, Ring> {
 // === impl DenialRing ===
 
 impl DenialRing {
-    /// Notes a refusal. `key` is called for a key without an entry; without an identity, no value of it is a secret.
-    pub(crate) fn note<'k>(
-        &self,
-        new: &NewDenial<'_>,
-        key: impl FnOnce() -> (KeyPairs<'k>, Option<&'k Identity>),
-    ) {
+    /// Notes a refusal. `key` is called for a key without an entry.
+    pub(crate) fn note<'k>(&self, new: &NewDenial<'_>, key: impl FnOnce() -> RequestKey<'k>) {
         let now = self.all.now_ms.load(Ordering::Relaxed);
         let mut ring = lock(&self.ring);
         let print = (new.print, new.would_deny);
@@ -231,31 +226,19 @@ impl DenialRing {
         if ring.is_full && !ring.may_make_room(now) {
             return;
         }
-        let (pairs, identity) = key();
-        let entry = self.all.entry(new, &pairs, identity);
-        ring.insert(print, entry);
+        ring.insert(print, self.all.entry(new, &key()));
     }
 }
 
 impl DenialRings {
-    fn entry(
-        &self,
-        new: &NewDenial<'_>,
-        pairs: &KeyPairs<'_>,
-        identity: Option<&Identity>,
-    ) -> RingEntry {
+    fn entry(&self, new: &NewDenial<'_>, key: &RequestKey<'_>) -> RingEntry {
         // The exact time, because operators compare it with their logs.
         self.tick();
         let now = self.now_ms.load(Ordering::Relaxed);
-        let digest = |text: &str| self.secret.digest(text);
-        let conceal = |name, value| match identity {
-            Some(identity) => identity.shown(name, value, &digest),
-            None => Cow::Borrowed(value),
-        };
-        let shown = self.form.shown(pairs, &self.secret, conceal);
-        let values = pairs.iter().map(|(name, value)| HashedValue {
-            name: (*name).into(),
-            hash: self.hash(name, &conceal(name, value)),
+        let shown = key.shown(self.form, &self.secret);
+        let values = key.concealed(&self.secret).map(|(name, value)| HashedValue {
+            name: name.into(),
+            hash: self.hash(name, &value),
             prefix: value.rsplit_once('/').and_then(|(_, bits)| bits.parse().ok()),
         });
         RingEntry {
@@ -389,6 +372,8 @@ impl<'w> WantedValue<'w> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shown_key::KeyPairs;
+    use std::borrow::Cow;
     use tidegate::Policy;
     use tidegate_core::{Span, Timestamp};
 
@@ -423,7 +408,7 @@ mod tests {
                 retry_after_ms: Some(5),
                 would_deny: false,
             };
-            self.ring.note(&new, || (key.clone(), Some(self.policy.identity())));
+            self.ring.note(&new, || RequestKey::of_entries(&self.policy, &key));
         }
 
         fn later(&self, seconds: u64) {

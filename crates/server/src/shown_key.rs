@@ -4,10 +4,18 @@ use crate::line_writer::shortened;
 use serde::{Serialize, Serializer};
 use smallvec::SmallVec;
 use std::borrow::Cow;
-use tidegate::Secret;
+use tidegate::{Attributes, Policy, Secret};
+use tidegate_policy::{Identity, KeyValues};
 
 /// The attributes of a key, each with its value.
 pub(crate) type KeyPairs<'k> = SmallVec<[(&'k str, Cow<'k, str>); 4]>;
+
+/// The key under which a rule or a descriptor counted a request.
+pub(crate) struct RequestKey<'k> {
+    pub(crate) pairs: KeyPairs<'k>,
+    /// Knows which attributes are secrets. `None` if a client named the key: it is not an attribute, so it is no secret.
+    identity: Option<&'k Identity>,
+}
 
 /// How keys are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,29 +37,62 @@ const MOST_SHOWN: usize = 8;
 /// Characters of a name or value that are shown.
 const LONGEST_VALUE: usize = 128;
 
-impl KeyForm {
-    /// A key in this form. `conceal` replaces secrets by digests, and leaves other values as they are.
-    pub(crate) fn shown<'v>(
-        self,
-        key: &'v KeyPairs<'_>,
+// === impl RequestKey ===
+
+impl<'k> RequestKey<'k> {
+    /// The key of a request with these attributes under a rule.
+    pub(crate) fn of_rule(policy: &'k Policy, rule: usize, attributes: &'k Attributes<'_>) -> Self {
+        let identity = policy.identity();
+        let rule = policy.rules().get(rule);
+        let values = rule.and_then(|rule| rule.key().of(attributes, identity.ipv6_prefix()));
+        let pairs = values.iter().flat_map(KeyValues::pairs);
+        let pairs = pairs.map(|(name, value)| (*name, Cow::Owned(value.to_string()))).collect();
+        Self { pairs, identity: Some(identity) }
+    }
+
+    /// The entries of a descriptor.
+    pub(crate) fn of_entries(policy: &'k Policy, entries: &'k [(&str, Cow<'_, str>)]) -> Self {
+        let pairs = entries.iter().map(|(name, value)| (*name, Cow::Borrowed(&**value)));
+        Self { pairs: pairs.collect(), identity: Some(policy.identity()) }
+    }
+
+    /// A key that a client named.
+    pub(crate) fn named(key: &'k [u8]) -> Self {
+        let pairs = [("key", String::from_utf8_lossy(key))].into_iter().collect();
+        Self { pairs, identity: None }
+    }
+
+    /// The attributes with digests in place of secrets.
+    pub(crate) fn concealed(
+        &self,
         secret: &Secret,
-        conceal: impl Fn(&'v str, &'v str) -> Cow<'v, str>,
-    ) -> Option<ShownKey> {
+    ) -> impl Iterator<Item = (&'k str, Cow<'_, str>)> {
+        let digest = |text: &str| secret.digest(text);
+        self.pairs.iter().map(move |(name, value)| match self.identity {
+            Some(identity) => (*name, identity.shown(name, value, &digest)),
+            None => (*name, Cow::Borrowed(&**value)),
+        })
+    }
+
+    /// The key as operators see it.
+    pub(crate) fn shown(&self, form: KeyForm, secret: &Secret) -> Option<ShownKey> {
         let short = |text: &str| shortened(text.as_bytes(), LONGEST_VALUE);
-        let shown = |(name, value): &'v (&str, Cow<'_, str>)| {
-            let concealed = conceal(name, value);
-            // A secret is a digest already. It is the same wherever keys are shown.
-            let is_secret = *concealed != **value;
-            let value = match self {
-                Self::Hashed if !is_secret => secret.digest(value),
-                Self::Clear | Self::Hashed | Self::Omitted => short(&concealed),
+        let shown =
+            |((_, value), (name, concealed)): (&(&str, Cow<'_, str>), (&str, Cow<'_, str>))| {
+                // A secret is a digest already. It is the same wherever keys are shown.
+                let is_secret = concealed != *value;
+                let value = match form {
+                    KeyForm::Hashed if !is_secret => secret.digest(value),
+                    KeyForm::Clear | KeyForm::Hashed | KeyForm::Omitted => short(&concealed),
+                };
+                (short(name), value)
             };
-            (short(name), value)
-        };
-        let pairs = || ShownKey(key.iter().take(MOST_SHOWN).map(shown).collect());
-        (self != Self::Omitted).then(pairs)
+        let pairs = self.pairs.iter().zip(self.concealed(secret)).take(MOST_SHOWN);
+        (form != KeyForm::Omitted).then(|| ShownKey(pairs.map(shown).collect()))
     }
 }
+
+// === impl ShownKey ===
 
 impl Serialize for ShownKey {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

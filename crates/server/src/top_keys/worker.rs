@@ -3,9 +3,7 @@
 use super::table::{Counted, KeyLabel, TopTable};
 use super::{NodeTop, RuleTallies, TopBy, WorkerTallies, lock};
 use crate::recent_denials::{DenialRing, NewDenial};
-use crate::shown_key::KeyPairs;
-use smallvec::SmallVec;
-use std::borrow::Cow;
+use crate::shown_key::RequestKey;
 use std::cell::RefCell;
 use std::hash::{BuildHasher, Hasher};
 use std::rc::Rc;
@@ -14,7 +12,6 @@ use tidegate::{
     Attributes, Cost, Descriptor, DescriptorVerdict, LimitReport, Need, Outcome, Retry, Span,
     Verdict,
 };
-use tidegate_policy::{Identity, KeyValues};
 
 /// Counts the top keys of one worker, if they are on. Every clone counts in the same tables.
 #[derive(Clone, Default)]
@@ -53,9 +50,6 @@ struct RuleEvent<'v> {
     /// Identifies the rule and the key: it belongs to the first limit of the rule.
     print: u64,
 }
-
-/// The attributes of a key, and who says which of them are secrets.
-type IdentifiedKey<'k> = (KeyPairs<'k>, Option<&'k Identity>);
 
 // === impl WorkerTop ===
 
@@ -106,15 +100,7 @@ impl TopCounter {
         let (policy, limits) = (verdict.policy(), verdict.limits().map(|limit| (0, limit)));
         each_rule(verdict, limits, |_, event| {
             let Some(line) = lines.rules.get_mut(event.limit.number) else { return };
-            self.note(line, &event, || {
-                let identity = policy.identity();
-                let rule = policy.rules().get(event.limit.number);
-                let values =
-                    rule.and_then(|rule| rule.key().of(attributes, identity.ipv6_prefix()));
-                let pairs = values.iter().flat_map(KeyValues::pairs);
-                let owned = pairs.map(|(name, value)| (*name, Cow::Owned(value.to_string())));
-                (owned.collect(), Some(identity))
-            });
+            self.note(line, &event, || RequestKey::of_rule(policy, event.limit.number, attributes));
         });
     }
 
@@ -126,12 +112,8 @@ impl TopCounter {
         each_rule(verdict, answer.limits(), |descriptor, event| {
             // A limit that the call carries belongs to no rule.
             let line = lines.rules.get_mut(event.limit.number).unwrap_or(&mut named);
-            self.note(line, &event, || {
-                let entries = descriptors.get(descriptor).map(|descriptor| &descriptor.entries);
-                let pairs = entries.into_iter().flatten();
-                let borrowed = pairs.map(|(name, value)| (*name, Cow::Borrowed(&**value)));
-                (borrowed.collect(), Some(verdict.policy().identity()))
-            });
+            let entries = descriptors.get(descriptor).map_or(&[][..], |one| &one.entries);
+            self.note(line, &event, || RequestKey::of_entries(verdict.policy(), entries));
         });
     }
 
@@ -147,12 +129,12 @@ impl TopCounter {
         if line.count(self, by, (low_half(print), weight)) {
             let text = String::from_utf8_lossy(key);
             let id = self.node.secret.subject(&[("key", &text)]).short();
-            self.name(&line, by, (low_half(print), id), &(named_key(key), None));
+            self.name(&line, by, (low_half(print), id), &RequestKey::named(key));
         }
         if let (Some(ring), TopBy::Denied) = (&self.ring, by) {
             let retry_after_ms = retry_after_ms(outcome);
             let new = NewDenial { print, rule: "", limit: None, retry_after_ms, would_deny: false };
-            ring.note(&new, || (named_key(key), None));
+            ring.note(&new, || RequestKey::named(key));
         }
     }
 
@@ -161,7 +143,7 @@ impl TopCounter {
         &self,
         line: &mut RuleLine,
         event: &RuleEvent<'_>,
-        key: impl Fn() -> IdentifiedKey<'k>,
+        key: impl Fn() -> RequestKey<'k>,
     ) {
         let RuleEvent { by, weight, print, limit } = *event;
         if line.count(self, by, (low_half(print), weight)) {
@@ -178,19 +160,9 @@ impl TopCounter {
         ring.note(&new, key);
     }
 
-    fn name(
-        &self,
-        line: &RuleLine,
-        by: TopBy,
-        (print, id): (u32, u64),
-        (pairs, identity): &IdentifiedKey<'_>,
-    ) {
+    fn name(&self, line: &RuleLine, by: TopBy, (print, id): (u32, u64), key: &RequestKey<'_>) {
         let Some(table) = line.open.get(by.index()).and_then(Option::as_ref) else { return };
-        let digest = |text: &str| self.node.secret.digest(text);
-        let key = self.node.form.shown(pairs, &self.node.secret, |name, value| match identity {
-            Some(identity) => identity.shown(name, value, &digest),
-            None => Cow::Borrowed(value),
-        });
+        let key = key.shown(self.node.form, &self.node.secret);
         self.tallies.name(table, print, KeyLabel { id, key });
     }
 }
@@ -333,11 +305,6 @@ fn retry_after_ms(outcome: Outcome) -> Option<u64> {
         Outcome::Deny(Retry::After(wait)) | Outcome::Delay(wait) => Some(millis(wait)),
         Outcome::Deny(Retry::Never) | Outcome::Allow => None,
     }
-}
-
-/// A key that a client names. It is not an attribute, so it is no secret.
-fn named_key(key: &[u8]) -> KeyPairs<'_> {
-    SmallVec::from_iter([("key", String::from_utf8_lossy(key))])
 }
 
 fn short(state: u128) -> u64 {
