@@ -196,7 +196,7 @@ impl<S: Store + 'static> Limiter<S> {
         if let Outcome::Delay(delay) = verdict.outcome {
             let mut promise = PromisedTurn { limiter: self, receipt: verdict.receipt.clone() };
             let at = timers::after(delay);
-            match verdict.receipt.as_ref().and_then(|taken| self.inner.turns.promised(taken, at)) {
+            match verdict.receipt().and_then(|taken| self.inner.turns.promised(taken, at)) {
                 Some(turn) => turn.come().await,
                 None => timers::sleep_until(at).await,
             }
@@ -307,7 +307,7 @@ fn runtime() -> Option<&'static Runtime> {
 /// A turn that a leaky bucket promised. Dropping it gives the turn back, unless the receipt was removed before.
 struct PromisedTurn<'l, S: Store + 'static> {
     limiter: &'l Limiter<S>,
-    receipt: Option<Receipt>,
+    receipt: Option<Box<Receipt>>,
 }
 
 impl<S: Store + 'static> Drop for PromisedTurn<'_, S> {

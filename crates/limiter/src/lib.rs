@@ -130,7 +130,7 @@ mod verdict;
 
 pub use check::Check;
 pub use error::{CheckError, LimiterError, ReportError};
-pub use limit_report::LimitReport;
+pub use limit_report::{LimitReport, RuleDecision};
 pub use limiter::{
     DescribedLimit, Descriptor, DescriptorCall, DescriptorError, DescriptorStatus,
     DescriptorVerdict, Limiter, NamedLimit, NamedTake, PersonLimit, PersonReport, PersonRuleReport,

@@ -46,6 +46,15 @@ pub struct LimitReport<'v> {
     pub(crate) written: &'v RuleLimit,
 }
 
+/// What one rule decided about a request.
+#[derive(Clone, Copy, Debug)]
+pub struct RuleDecision<'v> {
+    /// The limit that speaks for the rule: the first that refuses; if none does, the first that delays; else the first.
+    pub limit: LimitReport<'v>,
+    /// The name of the state of the rule's first limit. It is the same for all requests with the same key, whichever limit speaks.
+    pub first_state: StateId,
+}
+
 // === impl LimitReport ===
 
 impl LimitReport<'_> {

@@ -45,7 +45,7 @@ use crate::live::{Live, LiveGuard};
 use crate::queue::Queues;
 use crate::signals::Signals;
 use crate::turns::Turns;
-use crate::verdict::Verdict;
+use crate::verdict::{Entry, Verdict};
 use arc_swap::ArcSwap;
 use std::borrow::Cow;
 use std::pin::pin;
@@ -308,16 +308,11 @@ impl<S: Store> Limiter<S> {
         if verdict.entries.is_empty() {
             self.inner.unmatched.fetch_add(1, Ordering::Relaxed);
         }
-        for entries in verdict.entries.chunk_by(|a, b| a.rule == b.rule) {
-            let refused = entries.iter().find(|entry| !entry.decision.passes());
-            let (Some(entry), Some(counters)) = (
-                refused.or(entries.first()),
-                entries.first().and_then(|entry| verdict.live.counters.get(entry.rule)),
-            ) else {
-                continue;
-            };
+        for entry in verdict.entries_by_rule() {
+            let Some(counters) = verdict.live.counters.get(entry.rule) else { continue };
             counters.count(entry.decision.outcome, entry.need == Need::Required);
-            if verdict.over && entries.iter().any(|entry| entry.decision.over) {
+            let is_over = |one: &Entry| one.rule == entry.rule && one.decision.over;
+            if verdict.over && verdict.entries.iter().any(is_over) {
                 counters.count_over();
             }
         }

@@ -93,10 +93,10 @@ impl<S: Store + 'static> Limiter<S> {
     /// Call it right after the decision. A permit that is not taken out is held until it is
     /// [reported](Limiter::report), or until its lease is over.
     pub fn hold(&self, verdict: &mut Verdict) -> Option<Permit<S>> {
-        let receipt = verdict.receipt.take()?;
+        let receipt = *verdict.receipt.take()?;
         let (permits, rest) = receipt.split(self.next_receipt_id());
         let wanted = verdict.receipt_asked || rest.counts_outcomes() || permits.is_none();
-        verdict.receipt = wanted.then_some(rest);
+        verdict.receipt = wanted.then(|| Box::new(rest));
         Some(Permit::new(self.clone(), permits?))
     }
 }

@@ -7,7 +7,7 @@
 //! Only required limits take part. A limit in shadow mode, or of a rule that only flags or deprioritizes, is optional: its
 //! denial marks the verdict and changes nothing else.
 
-use crate::limit_report::LimitReport;
+use crate::limit_report::{LimitReport, RuleDecision};
 use crate::live::{Live, LiveGuard};
 use crate::receipt::Receipt;
 use smallvec::SmallVec;
@@ -51,8 +51,9 @@ pub struct Verdict {
     pub decided_at: Timestamp,
     pub(crate) turn_key: u64,
     pub(crate) live: LiveGuard,
-    pub(crate) entries: SmallVec<[Entry; 2]>,
-    pub(crate) receipt: Option<Receipt>,
+    pub(crate) entries: Entries,
+    /// Boxed, because few requests have one.
+    pub(crate) receipt: Option<Box<Receipt>>,
     /// Whether the caller asked for the receipt.
     pub(crate) receipt_asked: bool,
     pub(crate) unreadable: Option<PathError>,
@@ -64,6 +65,16 @@ pub(crate) struct QueuePlace {
     pub(crate) class: ClassIndex,
     /// A hash of the key by which requests of one class take turns.
     pub(crate) key: u64,
+}
+
+/// What was decided about the takes of a request, before it is combined into a verdict.
+pub(crate) struct Ruling {
+    pub(crate) entries: Entries,
+    pub(crate) place: QueuePlace,
+    pub(crate) by: DecidedBy,
+    pub(crate) at: Timestamp,
+    /// Of what was taken. A request that does not pass has none.
+    pub(crate) receipt: Option<Receipt>,
 }
 
 /// What a decision is based on.
@@ -106,6 +117,10 @@ impl From<AnsweredBy> for DecidedBy {
 
 /// The value of [`Entry::rule`] if the caller named the limit.
 pub(crate) const CALLER_RULE: usize = usize::MAX;
+
+/// The limits of a decided request. Most requests have one. Room for a second one would make each verdict 130 bytes larger, which are
+/// moved several times on their way to the front end: that costs more than an allocation for each request with two limits.
+pub(crate) type Entries = SmallVec<[Entry; 1]>;
 
 /// One limit of a decided request, with its decision.
 pub(crate) struct Entry {
@@ -166,12 +181,8 @@ impl Entry {
 
 impl Verdict {
     /// Combines the decisions of all limits into one verdict.
-    pub(crate) fn fold(
-        live: LiveGuard,
-        (mut entries, place): (SmallVec<[Entry; 2]>, QueuePlace),
-        decided_by: DecidedBy,
-        decided_at: Timestamp,
-    ) -> Self {
+    pub(crate) fn fold(live: LiveGuard, ruling: Ruling) -> Self {
+        let Ruling { mut entries, place, by, at, receipt } = ruling;
         entries.iter_mut().for_each(|entry| entry.estimate_permit(&live));
         let required = || entries.iter().filter(|entry| entry.need == Need::Required);
         let outcome =
@@ -192,12 +203,12 @@ impl Verdict {
             over,
             shadow_deny,
             priority,
-            decided_by,
-            decided_at,
+            decided_by: by,
+            decided_at: at,
             turn_key: place.key,
             live,
             entries,
-            receipt: None,
+            receipt: receipt.filter(|_| outcome.passes()).map(Box::new),
             receipt_asked: false,
             unreadable: None,
         }
@@ -205,8 +216,14 @@ impl Verdict {
 
     /// The denial of a request whose path is malformed, so that it is unknown which rules apply.
     pub(crate) fn of_unreadable(live: LiveGuard, reason: PathError, decided_at: Timestamp) -> Self {
-        let nothing = (SmallVec::new(), QueuePlace::usual(&live));
-        let verdict = Self::fold(live, nothing, DecidedBy::Policy, decided_at);
+        let nothing = Ruling {
+            entries: SmallVec::new(),
+            place: QueuePlace::usual(&live),
+            by: DecidedBy::Policy,
+            at: decided_at,
+            receipt: None,
+        };
+        let verdict = Self::fold(live, nothing);
         Self { outcome: Outcome::Deny(Retry::Never), unreadable: Some(reason), ..verdict }
     }
 
@@ -250,21 +267,55 @@ impl Verdict {
 
     /// The decisions of all limits that apply to the request, in the order of the policy.
     pub fn limits(&self) -> impl Iterator<Item = LimitReport<'_>> {
-        self.entries.iter().filter_map(|entry| {
-            let limit = entry.limit(&self.live)?;
-            Some(LimitReport {
-                number: entry.rule,
-                rule: self.live.policy.rules().get(entry.rule).map_or("", Rule::name),
-                id: limit.id(),
-                limit: limit.limit(),
-                cost: entry.cost,
-                decision: entry.decision,
-                need: entry.need,
-                shadow: entry.shadow,
-                bound: entry.bound,
-                state: entry.state,
-                written: limit,
-            })
+        self.entries.iter().filter_map(|entry| self.report(entry))
+    }
+
+    /// What each rule that applies decided about the request, in the order of the policy.
+    ///
+    /// ```
+    /// use tidegate::{Attributes, Check, Limiter, Policy};
+    /// let policy = Policy::parse("{ version: 1, rules: [{ name: api, key: [], limits: [9/s, 2/h] }] }")?;
+    /// let limiter = Limiter::in_memory(policy)?;
+    /// let request = Attributes::new();
+    /// for speaks in ["s", "s", "h"] {
+    ///     let verdict = limiter.check_now(&Check::new(&request))?;
+    ///     assert_eq!(verdict.by_rule().map(|rule| rule.limit.id).collect::<Vec<_>>(), [speaks]);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn by_rule(&self) -> impl Iterator<Item = RuleDecision<'_>> {
+        let rules = self.entries.chunk_by(|a, b| a.rule == b.rule);
+        rules.filter_map(|limits| self.rule_decision(limits.iter()))
+    }
+
+    /// What the rule with these limits decided.
+    pub(crate) fn rule_decision<'v>(
+        &'v self,
+        mut limits: impl Iterator<Item = &'v Entry> + Clone,
+    ) -> Option<RuleDecision<'v>> {
+        let limit = self.report(worst(limits.clone())?)?;
+        Some(RuleDecision { limit, first_state: limits.next()?.state })
+    }
+
+    /// The entry of each rule that speaks for it.
+    pub(crate) fn entries_by_rule(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.chunk_by(|a, b| a.rule == b.rule).filter_map(|limits| worst(limits.iter()))
+    }
+
+    fn report<'v>(&'v self, entry: &'v Entry) -> Option<LimitReport<'v>> {
+        let limit = entry.limit(&self.live)?;
+        Some(LimitReport {
+            number: entry.rule,
+            rule: self.live.policy.rules().get(entry.rule).map_or("", Rule::name),
+            id: limit.id(),
+            limit: limit.limit(),
+            cost: entry.cost,
+            decision: entry.decision,
+            need: entry.need,
+            shadow: entry.shadow,
+            bound: entry.bound,
+            state: entry.state,
+            written: limit,
         })
     }
 
@@ -282,11 +333,11 @@ impl Verdict {
     /// The flags that rules with `on_limit: { flag: … }` set, such as `challenge`; one for each rule over its limit.
     pub fn flags(&self) -> impl Iterator<Item = &str> {
         let marked = |entry: &&Entry| self.allowed() && !entry.shadow && entry.marks();
-        let entries = self.entries.chunk_by(|a, b| a.rule == b.rule);
-        let rules = entries.filter_map(move |limits| limits.iter().find(marked));
-        rules.filter_map(|entry| match self.live.policy.rules().get(entry.rule)?.on_limit() {
-            OnLimit::Flag(flag) => Some(&**flag),
-            OnLimit::Reject | OnLimit::Delay { .. } | OnLimit::Deprioritize(_) => None,
+        self.entries_by_rule().filter(marked).filter_map(|entry| {
+            match self.live.policy.rules().get(entry.rule)?.on_limit() {
+                OnLimit::Flag(flag) => Some(&**flag),
+                OnLimit::Reject | OnLimit::Delay { .. } | OnLimit::Deprioritize(_) => None,
+            }
         })
     }
 
@@ -346,8 +397,8 @@ impl Verdict {
     /// request passes, and the caller [asked for it](crate::Check::with_receipt), a rule counts outcomes, or the request holds a
     /// permit of a concurrency limit.
     #[must_use]
-    pub const fn receipt(&self) -> Option<&Receipt> {
-        self.receipt.as_ref()
+    pub fn receipt(&self) -> Option<&Receipt> {
+        self.receipt.as_deref()
     }
 
     /// The same, but only if a rule counts outcomes and so needs a report.
@@ -383,6 +434,16 @@ impl QueuePlace {
     pub(crate) fn usual(live: &Live) -> Self {
         Self { class: live.policy.classes().usual(), key: 0 }
     }
+}
+
+/// The entry that speaks for the limits of a rule; see [`RuleDecision::limit`].
+fn worst<'v>(entries: impl Iterator<Item = &'v Entry>) -> Option<&'v Entry> {
+    let severity = |entry: &Entry| match entry.decision.outcome {
+        Outcome::Allow => 0,
+        Outcome::Delay(_) => 1,
+        Outcome::Deny(_) => 2,
+    };
+    entries.reduce(|so_far, next| if severity(next) > severity(so_far) { next } else { so_far })
 }
 
 /// The worse of two outcomes; of two of the same kind, the longer one.

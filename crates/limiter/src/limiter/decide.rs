@@ -8,18 +8,19 @@
 //! A *take* is the request's cost under one limit, for one state. A *plan* is all takes of a request, which the store decides
 //! together ([`Plan::take`] is the rule).
 
+use super::local::IfAllowed;
 use super::planning::{PlannedTake, longest_wait, takes};
 use super::{Limiter, STORE_RETRY};
 use crate::check::Check;
 use crate::error::CheckError;
 use crate::live::LiveGuard;
 use crate::queue::WaitTargets;
-use crate::receipt::Receipt;
-use crate::verdict::{CALLER_RULE, DecidedBy, Entry, EntryLimit, QueuePlace, Verdict};
+use crate::verdict::{
+    CALLER_RULE, DecidedBy, Entries, Entry, EntryLimit, QueuePlace, Ruling, Verdict,
+};
 use smallvec::SmallVec;
 use tidegate_core::{
-    Cost, Decision, InlineVec, Limit, NamedBy, Need, Outcome, Plan, PlanOutcome, Retry, Span, Take,
-    Timestamp,
+    Cost, Decision, Limit, NamedBy, Need, Outcome, Plan, Retry, Span, Take, TakeReceipt, Timestamp,
 };
 use tidegate_policy::{Attributes, RuleLimit};
 use tidegate_store::{Answer, LimitName, Store, StoreError};
@@ -32,16 +33,28 @@ const NANOS_PER_MILLI: u64 = 1_000_000;
 /// half a second that it is back, and each permit looks twice a second whether it was away.
 const CHARGED_WITHIN: Span = Span::from_secs(2);
 
-/// The decisions about the takes of a plan, in the same order.
+/// What became of the takes of a plan, in their order.
 pub(super) struct Decided {
-    pub(super) decisions: InlineVec<Decision>,
-    pub(super) receipts: InlineVec<Option<tidegate_core::TakeReceipt>>,
+    pub(super) takes: SmallVec<[DecidedTake; 2]>,
     pub(super) at: Timestamp,
     pub(super) by: DecidedBy,
-    /// If the fallback decided all takes: this node's shares of their limits.
-    pub(super) shares: Option<Vec<Limit>>,
-    /// The indices of the takes that the fallback counted on this node.
-    pub(super) local_takes: Vec<usize>,
+}
+
+/// What became of a take.
+pub(super) struct DecidedTake {
+    pub(super) decision: Decision,
+    /// What was taken, if anything was.
+    pub(super) receipt: Option<TakeReceipt>,
+    pub(super) counted_in: CountedIn,
+}
+
+/// Where a take was counted, if it was.
+pub(super) enum CountedIn {
+    Store,
+    /// In the memory of this node, by the fallback, under this share of its limit.
+    Share(Box<Limit>),
+    /// The same, for a request of which the store counted a part. Such a take cannot be given back: it counts until its period is over.
+    ShareBesideStore,
 }
 
 /// The purpose of a decision, which determines what is recorded.
@@ -78,7 +91,7 @@ impl<S: Store> Limiter<S> {
             return Ok(refused);
         }
         let live = self.live();
-        let (entries, by, place) = {
+        let ruling = {
             let attributes = self.concealed(&live, check.attributes);
             let planned = self.planned(&live, &attributes, check);
             let (decisions, by) = match plan(&planned, check)? {
@@ -88,9 +101,11 @@ impl<S: Store> Limiter<S> {
                     Err(_) => (self.peek_locally(&plan)?, DecidedBy::Fallback),
                 },
             };
-            (entries(&planned, decisions), by, planned.place)
+            let at = self.inner.clock.now().steady;
+            let entries = entries(&planned, decisions);
+            Ruling { entries, place: planned.place, by, at, receipt: None }
         };
-        Ok(Verdict::fold(live, (entries, place), by, self.inner.clock.now().steady))
+        Ok(Verdict::fold(live, ruling))
     }
 
     /// Decides and counts a request without the store, by the `on_store_error` of each rule.
@@ -109,22 +124,51 @@ impl<S: Store> Limiter<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn check_without_store(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
+        self.check_by_fallback(check, IfAllowed::Pass)
+    }
+
+    /// Decides and counts a request whose first decision ended in a panic.
+    ///
+    /// A panic is a bug, and a client may have found out how to cause it. So unlike in [`Limiter::check_without_store`] no rule lets the
+    /// request pass without counting it: `on_store_error: allow` counts on this node, as `local` does.
+    ///
+    /// ```
+    /// use tidegate::{Attributes, Check, Limiter, Policy};
+    /// let policy = Policy::parse("
+    /// version: 1
+    /// rules: [{ name: all, key: [], limits: [1/h], on_store_error: allow }]")?;
+    /// let limiter = Limiter::in_memory(policy)?;
+    /// let request = Attributes::new();
+    /// assert!(limiter.check_after_panic(&Check::new(&request))?.allowed());
+    /// assert!(!limiter.check_after_panic(&Check::new(&request))?.allowed());
+    /// assert!(limiter.check_without_store(&Check::new(&request))?.allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn check_after_panic(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
+        self.check_by_fallback(check, IfAllowed::Count)
+    }
+
+    fn check_by_fallback(
+        &self,
+        check: &Check<'_>,
+        if_allowed: IfAllowed,
+    ) -> Result<Verdict, CheckError> {
         if let Some(refused) = self.unreadable(check) {
             return Ok(refused);
         }
         let live = self.live();
-        let (entries, at, by, receipt, place) = {
+        let ruling = {
             let attributes = self.concealed(&live, check.attributes);
             let planned = self.planned(&live, &attributes, check);
             let decided = match plan(&planned, check)? {
                 None => Decided::by_policy(),
-                Some(plan) => self.without_store(&planned, plan.max_wait())?,
+                Some(plan) => self.without_store(&planned, plan.max_wait(), if_allowed)?,
             };
             self.owe(&planned, &decided);
             let receipt = self.receipt(&planned, &decided, check, DecideFor::Check);
-            (entries(&planned, decided.decisions), decided.at, decided.by, receipt, planned.place)
+            Ruling { receipt, ..decided.ruling(&planned, planned.place) }
         };
-        let verdict = verdict(live, (entries, place), by, at, receipt);
+        let verdict = Verdict::fold(live, ruling);
         self.count(&verdict);
         Ok(verdict)
     }
@@ -161,9 +205,9 @@ impl<S: Store> Limiter<S> {
             [PlannedTake { number: CALLER_RULE, rule, limit, own: None, take, shadow: false }];
         let nothing = Attributes::new();
         let decided = self.decided(&planned, &Check::new(&nothing).waiting(max_wait)).await?;
-        let (entries, live) = (entries(&planned, decided.decisions), self.live());
-        let place = QueuePlace::usual(&live);
-        Ok(verdict(live, (entries, place), decided.by, decided.at, None))
+        let live = self.live();
+        let ruling = decided.ruling(&planned, QueuePlace::usual(&live));
+        Ok(Verdict::fold(live, ruling))
     }
 
     /// What a request may have to wait for.
@@ -191,14 +235,14 @@ impl<S: Store> Limiter<S> {
             }
             return Ok(refused);
         }
-        let (entries, at, by, receipt, place) = {
+        let ruling = {
             let attributes = self.concealed(&live, check.attributes);
             let planned = self.planned(&live, &attributes, check);
             let decided = self.decided(&planned, check).await?;
             let receipt = self.receipt(&planned, &decided, check, decide_for);
-            (entries(&planned, decided.decisions), decided.at, decided.by, receipt, planned.place)
+            Ruling { receipt, ..decided.ruling(&planned, planned.place) }
         };
-        let mut verdict = verdict(live, (entries, place), by, at, receipt);
+        let mut verdict = Verdict::fold(live, ruling);
         verdict.receipt_asked = check.receipt;
         if decide_for == DecideFor::Check {
             self.count(&verdict);
@@ -249,7 +293,9 @@ impl<S: Store> Limiter<S> {
         if lists.clone().any(|planned| self.awaits_permits(planned)) {
             let lists = lists.zip(&plans);
             return lists
-                .map(|(planned, plan)| self.without_store(planned, plan.max_wait()))
+                .map(|(planned, plan)| {
+                    self.without_store(planned, plan.max_wait(), IfAllowed::Pass)
+                })
                 .collect();
         }
         let answers = self.inner.store.take(&plans).await;
@@ -276,7 +322,7 @@ impl<S: Store> Limiter<S> {
         {
             return self.without_a_part(planned, &missing, plan).await;
         }
-        self.without_store(planned, plan.max_wait())
+        self.without_store(planned, plan.max_wait(), IfAllowed::Pass)
     }
 
     /// Whether a request would take a permit of a server that is back for so short a time that the nodes may not have charged it
@@ -294,10 +340,10 @@ impl<S: Store> Limiter<S> {
 // === helpers ===
 
 impl Decided {
-    fn by_store(answer: Answer) -> Self {
-        let PlanOutcome { decisions, receipts, .. } = answer.done;
-        let by = answer.by.into();
-        Self { decisions, receipts, at: answer.at, by, shares: None, local_takes: vec![] }
+    pub(super) fn by_store(answer: Answer) -> Self {
+        let takes = answer.done.decisions.into_iter().zip(answer.done.receipts);
+        let takes = takes.map(|(decision, receipt)| DecidedTake::in_store(decision, receipt));
+        Self { takes: takes.collect(), at: answer.at, by: answer.by.into() }
     }
 
     /// More limits apply than one plan can have. Usually that is a mistake in the policy, so it is an error that the operator
@@ -312,16 +358,38 @@ impl Decided {
         }
         let outcome = Outcome::Deny(Retry::Never);
         let refused = Decision { outcome, over: false, remaining: 0, reset: None };
-        let decisions = vec![refused; planned.len()].into();
-        let receipts = vec![None; planned.len()].into();
-        Ok(Self { decisions, receipts, ..Self::by_policy() })
+        let takes = planned.iter().map(|_| DecidedTake::in_store(refused, None));
+        Ok(Self { takes: takes.collect(), ..Self::by_policy() })
     }
 
     /// The decision if there is nothing to count.
     fn by_policy() -> Self {
-        let (decisions, receipts) = (vec![].into(), vec![].into());
-        let (at, by) = (Timestamp::EPOCH, DecidedBy::Policy);
-        Self { decisions, receipts, at, by, shares: None, local_takes: vec![] }
+        Self { takes: SmallVec::new(), at: Timestamp::EPOCH, by: DecidedBy::Policy }
+    }
+
+    /// Whether the fallback of this node decided all takes.
+    pub(super) fn is_local(&self) -> bool {
+        self.takes.iter().any(|take| matches!(take.counted_in, CountedIn::Share(_)))
+    }
+
+    /// What a verdict is made of. It has no receipt yet.
+    pub(super) fn ruling(&self, planned: &[PlannedTake<'_>], place: QueuePlace) -> Ruling {
+        let entries = entries(planned, self.takes.iter().map(|take| take.decision));
+        Ruling { entries, place, by: self.by, at: self.at, receipt: None }
+    }
+}
+
+impl DecidedTake {
+    pub(super) const fn in_store(decision: Decision, receipt: Option<TakeReceipt>) -> Self {
+        Self { decision, receipt, counted_in: CountedIn::Store }
+    }
+
+    /// This node's share of the limit, if the fallback counted under it.
+    pub(super) fn share(&self) -> Option<&Limit> {
+        match &self.counted_in {
+            CountedIn::Share(share) => Some(share),
+            CountedIn::Store | CountedIn::ShareBesideStore => None,
+        }
     }
 }
 
@@ -347,22 +415,10 @@ fn store_timeout(timeout: Span) -> Span {
     Span::from_nanos(timeout.as_nanos().saturating_sub(rest))
 }
 
-fn verdict(
-    live: LiveGuard,
-    entries: (SmallVec<[Entry; 2]>, QueuePlace),
-    by: DecidedBy,
-    at: Timestamp,
-    receipt: Option<Receipt>,
-) -> Verdict {
-    let mut verdict = Verdict::fold(live, entries, by, at);
-    verdict.receipt = receipt.filter(|_| verdict.allowed());
-    verdict
-}
-
 pub(super) fn entries(
     planned: &[PlannedTake<'_>],
     decisions: impl IntoIterator<Item = Decision>,
-) -> SmallVec<[Entry; 2]> {
+) -> Entries {
     let entry = |(planned, decision): (&PlannedTake<'_>, Decision)| Entry {
         rule: planned.number,
         limit: match planned.own {

@@ -16,13 +16,12 @@ mod call_takes;
 mod matching;
 
 use super::Limiter;
-use super::decide::entries;
 use super::planning::PlannedTake;
 use crate::check::Check;
 use crate::error::CheckError;
-use crate::limit_report::LimitReport;
+use crate::limit_report::{LimitReport, RuleDecision};
 use crate::live::Live;
-use crate::verdict::{CALLER_RULE, DecidedBy, Entry, QueuePlace, Verdict, worse};
+use crate::verdict::{CALLER_RULE, DecidedBy, Entry, QueuePlace, Ruling, Verdict, worse};
 pub use call::{Descriptor, DescriptorCall};
 use call_takes::CallTakes;
 use matching::{DescriptorMatch, attributes, carried_limits, match_descriptors};
@@ -111,6 +110,15 @@ struct StatusSource {
     unlimited: bool,
 }
 
+/// What was decided about a call, before its verdict holds the policy.
+struct RuledCall {
+    ruling: Ruling,
+    is_quota_exhausted: bool,
+    statuses: SmallVec<[StatusSource; 2]>,
+    metadata: Map<String, Value>,
+    owners: SmallVec<[(usize, usize); 4]>,
+}
+
 /// The namespace of states of rule files. It cannot collide with a rule, because names of rules have no slash.
 const DESCRIPTOR_NAMESPACE: &str = "/envoy/";
 
@@ -151,7 +159,7 @@ impl<S: Store> Limiter<S> {
         call: &DescriptorCall<'_, '_>,
     ) -> Result<DescriptorVerdict, DescriptorError> {
         let live = self.live();
-        let (entries, by, at, statuses, quota, metadata, (place, owners)) = {
+        let ruled = {
             let limits = carried_limits(call);
             let attributes = attributes(&live, call)?;
             let attributes: Vec<Cow<'_, Attributes<'_>>> =
@@ -163,17 +171,23 @@ impl<S: Store> Limiter<S> {
             let check = Check { timeout: call.timeout, ..check };
             let mut decided = self.decide_call(&takes.planned, &check).await?;
             self.give_back(call, &takes, &mut decided).await;
-            let entries = entries(&takes.planned, decided.decisions);
-            let statuses = statuses(&matches, &takes, &entries);
-            let quota = is_quota_exhausted(&matches, &statuses);
-            let metadata = metadata(&matches, &statuses);
-            let rest = (takes.place, takes.owners);
-            (entries, decided.by, decided.at, statuses, quota, metadata, rest)
+            if takes.planned.is_empty() {
+                decided.by = DecidedBy::Policy;
+            }
+            let place = takes.place.unwrap_or_else(|| QueuePlace::usual(&live));
+            let ruling = decided.ruling(&takes.planned, place);
+            let statuses = statuses(&matches, &takes, &ruling.entries);
+            RuledCall {
+                ruling,
+                is_quota_exhausted: is_quota_exhausted(&matches, &statuses),
+                metadata: metadata(&matches, &statuses),
+                statuses,
+                owners: takes.owners,
+            }
         };
-        let by = if entries.is_empty() { DecidedBy::Policy } else { by };
-        let place = place.unwrap_or_else(|| QueuePlace::usual(&live));
-        let mut verdict = Verdict::fold(live, (entries, place), by, at);
-        if quota {
+        let RuledCall { ruling, is_quota_exhausted, statuses, metadata, owners } = ruled;
+        let mut verdict = Verdict::fold(live, ruling);
+        if is_quota_exhausted {
             let retry = retry_of_quota(&verdict);
             verdict.outcome = worse(verdict.outcome, Outcome::Deny(retry));
         }
@@ -416,9 +430,31 @@ impl DescriptorVerdict {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn limits(&self) -> impl Iterator<Item = (usize, LimitReport<'_>)> {
-        let owner = |at: usize| self.owners.iter().find(|(_, entry)| *entry == at);
-        let limits = self.verdict.limits().enumerate();
-        limits.map(move |(at, limit)| (owner(at).map_or(0, |(descriptor, _)| *descriptor), limit))
+        self.verdict.limits().enumerate().map(|(at, limit)| (self.owner(at), limit))
+    }
+
+    /// What each rule decided about each descriptor, with the index of the first descriptor that it applies to.
+    pub fn by_rule(&self) -> impl Iterator<Item = (usize, RuleDecision<'_>)> {
+        let mut rest = self.verdict.entries.iter().enumerate().peekable();
+        std::iter::from_fn(move || {
+            let (at, first) = rest.next()?;
+            let descriptor = self.owner(at);
+            let mut count = 1_usize;
+            let is_same = |(at, entry): &(usize, &Entry)| {
+                entry.rule == first.rule && self.owner(*at) == descriptor
+            };
+            while rest.next_if(is_same).is_some() {
+                count = count.saturating_add(1);
+            }
+            let limits = self.verdict.entries.iter().skip(at).take(count);
+            Some((descriptor, self.verdict.rule_decision(limits)?))
+        })
+    }
+
+    /// The first descriptor that an entry of the verdict belongs to.
+    fn owner(&self, entry: usize) -> usize {
+        let owner = self.owners.iter().find(|(_, owned)| *owned == entry);
+        owner.map_or(0, |(descriptor, _)| *descriptor)
     }
 
     fn status(&self, source: &StatusSource) -> DescriptorStatus<'_> {

@@ -1,7 +1,7 @@
 //! Issuing receipts: for requests whose outcome counts, that hold a permit, or whose caller asked for one.
 
 use super::Limiter;
-use super::decide::{DecideFor, Decided};
+use super::decide::{DecideFor, Decided, DecidedTake};
 use super::planning::PlannedTake;
 use crate::check::Check;
 use crate::receipt::{PermitRecord, Receipt, ReceiptPart};
@@ -21,7 +21,8 @@ impl<S: Store> Limiter<S> {
         decide_for: DecideFor,
     ) -> Option<Receipt> {
         let counts_outcomes = planned.iter().any(|planned| planned.rule.count() != Count::All);
-        let promised = || decided.decisions.iter().any(|d| matches!(d.outcome, Outcome::Delay(_)));
+        let is_promise = |one: &DecidedTake| matches!(one.decision.outcome, Outcome::Delay(_));
+        let promised = || decided.takes.iter().any(is_promise);
         let may_undo = decide_for == DecideFor::Waiting && promised();
         let longest_lease = decided.permits(planned).filter_map(|(limit, _)| limit.lease()).max();
         if !counts_outcomes && !check.receipt && !may_undo && longest_lease.is_none() {
@@ -32,7 +33,7 @@ impl<S: Store> Limiter<S> {
         Some(Receipt {
             id: self.next_receipt_id(),
             until: decided.at.after(lifetime)?,
-            node: if decided.shares.is_some() { self.inner.node } else { self.store_number() },
+            node: if decided.is_local() { self.inner.node } else { self.store_number() },
             cost: check.cost,
             parts: decided.receipt_parts(planned),
         })
@@ -87,22 +88,20 @@ impl Decided {
         &'a self,
         planned: &'a [PlannedTake<'_>],
     ) -> impl Iterator<Item = (&'a Limit, TakeReceipt)> {
-        let taken = planned.iter().zip(&self.receipts);
-        let taken = taken.filter_map(|(planned, receipt)| Some((planned.take.limit, (*receipt)?)));
+        let taken = planned.iter().zip(&self.takes);
+        let taken = taken.filter_map(|(planned, one)| Some((planned.take.limit, one.receipt?)));
         // A cost of 0 takes nothing.
         taken.filter(|(limit, receipt)| limit.lease().is_some() && receipt.weight > 0)
     }
 
     /// What was taken under each limit, where anything was.
     fn receipt_parts(&self, planned: &[PlannedTake<'_>]) -> Vec<ReceiptPart> {
-        let taken = planned.iter().zip(&self.receipts).enumerate();
-        let parts = taken.filter_map(|(number, (planned, receipt))| {
-            let share = self.shares.as_ref().and_then(|shares| shares.get(number));
+        let parts = planned.iter().zip(&self.takes).filter_map(|(planned, one)| {
             let permit = PermitRecord { rule: planned.number, since: self.at, taken: self.at };
             let permit = planned.take.limit.lease().map(|_| permit);
             // A permit moves to the store when that is back, so it needs the whole limit. Under its share it has the same lease.
-            let share = share.filter(|_| permit.is_none());
-            let receipt = receipt.filter(|receipt| permit.is_none() || receipt.weight > 0)?;
+            let share = one.share().filter(|_| permit.is_none());
+            let receipt = one.receipt.filter(|receipt| permit.is_none() || receipt.weight > 0)?;
             Some(ReceiptPart {
                 state: planned.take.state,
                 limit: share.unwrap_or(planned.limit.limit()).clone(),

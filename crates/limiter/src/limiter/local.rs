@@ -17,16 +17,13 @@
 //! what a share lets pass. What was granted here is also reported to the store ([`Store::owe`]), which charges it when it is
 //! back.
 
-use super::decide::{Decided, unread};
+use super::decide::{CountedIn, Decided, DecidedTake, unread};
 use super::planning::PlannedTake;
 use super::{Limiter, now};
 use crate::error::CheckError;
 use crate::verdict::DecidedBy;
 use std::sync::atomic::Ordering;
-use tidegate_core::{
-    Decision, InlineVec, Limit, Need, Plan, RejectedCost, Span, StateId, Take, TakeReceipt,
-    Timestamp,
-};
+use tidegate_core::{Decision, Limit, Need, Plan, RejectedCost, Span, StateId, Take, Timestamp};
 use tidegate_policy::OnStoreError;
 use tidegate_store::{Answer, Clock, Memory, Part, Settlement, Store, StoreHealth as _};
 
@@ -39,11 +36,13 @@ pub(super) struct LocalCounters {
 /// This node's shares of some limits.
 struct NodeShares(Vec<Limit>);
 
-/// The decisions of the part of the store that answers.
-struct ReachablePart {
-    decisions: InlineVec<Decision>,
-    receipts: InlineVec<Option<TakeReceipt>>,
-    at: Timestamp,
+/// What `on_store_error: allow` does with a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum IfAllowed {
+    /// The rule is skipped.
+    Pass,
+    /// The rule counts on this node, as `local` does: there was a panic, which a client may have caused.
+    Count,
 }
 
 impl LocalCounters {
@@ -120,16 +119,24 @@ impl<S: Store> Limiter<S> {
 
     /// Reports to the store what was granted on this node, so that the store charges it when it is back.
     pub(super) fn owe(&self, planned: &[PlannedTake<'_>], decided: &Decided) {
-        let passes = |(planned, decision): (&PlannedTake<'_>, &Decision)| {
-            planned.take.need == Need::Optional || decision.passes()
+        let passes = |(planned, take): (&PlannedTake<'_>, &DecidedTake)| {
+            planned.take.need == Need::Optional || take.decision.passes()
         };
-        if decided.local_takes.is_empty() || !planned.iter().zip(&decided.decisions).all(passes) {
+        let both = || planned.iter().zip(&decided.takes);
+        if !both().all(passes) {
             return;
         }
-        let takes = decided.local_takes.iter().filter_map(|number| planned.get(*number));
+        let counted_here = both().filter(|(_, take)| match take.counted_in {
+            CountedIn::Store => false,
+            CountedIn::Share(_) => take.receipt.is_some(),
+            CountedIn::ShareBesideStore => true,
+        });
         // A server that awaits permits can be reached: permits that are held are charged to it one by one.
-        let takes = takes.filter(|planned| !self.awaits_permit(planned));
-        self.inner.store.owe(&takes.map(|planned| planned.take).collect::<Vec<_>>());
+        let owed = counted_here.filter(|(planned, _)| !self.awaits_permit(planned));
+        let owed: Vec<Take<'_>> = owed.map(|(planned, _)| planned.take).collect();
+        if !owed.is_empty() {
+            self.inner.store.owe(&owed);
+        }
     }
 
     /// Decides all takes by the fallback.
@@ -137,9 +144,10 @@ impl<S: Store> Limiter<S> {
         &self,
         planned: &[PlannedTake<'_>],
         max_wait: Span,
+        if_allowed: IfAllowed,
     ) -> Result<Decided, CheckError> {
         self.inner.store_errors.fetch_add(1, Ordering::Relaxed);
-        self.by_rules(&planned.iter().collect::<Vec<_>>(), max_wait)
+        self.by_rules(&planned.iter().collect::<Vec<_>>(), max_wait, if_allowed)
     }
 
     /// Decides takes of which the store can decide only some. The fallback decides those that are `missing`. If it lets the
@@ -157,17 +165,18 @@ impl<S: Store> Limiter<S> {
             part.map(|(_, planned)| planned).collect()
         };
         let (unreachable, reachable) = (part(true), part(false));
-        let local = self.by_rules(&unreachable, whole.max_wait())?;
+        let local = self.by_rules(&unreachable, whole.max_wait(), IfAllowed::Pass)?;
         let plan = reachable_plan(&reachable, whole)?;
         let passes = unreachable
             .iter()
-            .zip(&local.decisions)
-            .all(|(planned, decision)| planned.take.need == Need::Optional || decision.passes());
+            .zip(&local.takes)
+            .all(|(planned, one)| planned.take.need == Need::Optional || one.decision.passes());
         let remote = if passes {
             match self.take_reachable(&plan, &unreachable, &local).await {
                 Some(remote) => remote,
                 None => {
-                    return self.by_rules(&planned.iter().collect::<Vec<_>>(), whole.max_wait());
+                    let all: Vec<_> = planned.iter().collect();
+                    return self.by_rules(&all, whole.max_wait(), IfAllowed::Pass);
                 }
             }
         } else {
@@ -183,13 +192,12 @@ impl<S: Store> Limiter<S> {
         plan: &Plan<'_>,
         unreachable: &[&PlannedTake<'_>],
         local: &Decided,
-    ) -> Option<ReachablePart> {
+    ) -> Option<Decided> {
         let answer = self.inner.store.take_one(plan).await.ok();
         if answer.as_ref().is_none_or(|answer| !answer.done.passes) {
             self.undo(unreachable, local);
         }
-        let Answer { done, at, .. } = answer?;
-        Some(ReachablePart { decisions: done.decisions, receipts: done.receipts, at })
+        answer.map(Decided::by_store)
     }
 
     /// Reads the part of the store that answers, for a request that the fallback denies.
@@ -198,13 +206,13 @@ impl<S: Store> Limiter<S> {
         plan: &Plan<'_>,
         reachable: &[&PlannedTake<'_>],
         at: Timestamp,
-    ) -> ReachablePart {
+    ) -> Decided {
         let decisions = match self.inner.store.peek(plan).await {
             Ok(decisions) => decisions,
             Err(_) => reachable.iter().map(|planned| unread(planned, true)).collect(),
         };
-        let receipts = vec![None; decisions.len()].into();
-        ReachablePart { decisions: decisions.into(), receipts, at }
+        let takes = decisions.into_iter().map(|decision| DecidedTake::in_store(decision, None));
+        Decided { takes: takes.collect(), at, by: DecidedBy::Store }
     }
 
     /// Decides takes by the `on_store_error` of their rules.
@@ -212,42 +220,44 @@ impl<S: Store> Limiter<S> {
         &self,
         planned: &[&PlannedTake<'_>],
         max_wait: Span,
+        if_allowed: IfAllowed,
     ) -> Result<Decided, CheckError> {
         let nodes = self.inner.store.nodes();
         let denied = planned.iter().any(|planned| denies_without_store(planned));
         // Nothing is counted for a request that is denied anyway.
         let counts = |planned: &PlannedTake<'_>| {
-            !denied && planned.rule.on_store_error() == OnStoreError::Local
+            !denied
+                && match planned.rule.on_store_error() {
+                    OnStoreError::Local => true,
+                    OnStoreError::Allow => if_allowed == IfAllowed::Count,
+                    OnStoreError::Deny => false,
+                }
         };
         let counted = || planned.iter().filter(|planned| counts(planned)).map(|one| one.take);
         let shares = NodeShares::of(counted().map(|take| take.limit), nodes);
         let answer = self.inner.local.take(counted(), &shares, max_wait)?;
         let mut answers = answer.done.decisions.into_iter().zip(answer.done.receipts);
         let decide = |planned: &&PlannedTake<'_>| {
-            if counts(planned) {
-                return answers.next().unwrap_or((unread(planned, true), None));
-            }
-            (unread(planned, !denies_without_store(planned)), None)
+            let answer = if counts(planned) { answers.next() } else { None };
+            let (decision, receipt) =
+                answer.unwrap_or_else(|| (unread(planned, !denies_without_store(planned)), None));
+            let share = Box::new(planned.take.limit.divided(nodes));
+            DecidedTake { decision, receipt, counted_in: CountedIn::Share(share) }
         };
-        let (decisions, receipts): (Vec<_>, Vec<Option<TakeReceipt>>) =
-            planned.iter().map(decide).unzip();
-        let taken = receipts.iter().enumerate().filter(|(_, receipt)| receipt.is_some());
-        let local_takes = taken.map(|(number, _)| number).collect();
-        let (decisions, receipts) = (decisions.into(), receipts.into());
-        let shares = NodeShares::of(planned.iter().map(|planned| planned.take.limit), nodes);
-        let (at, by, shares) = (answer.at, DecidedBy::Fallback, Some(shares.0));
-        Ok(Decided { decisions, receipts, at, by, shares, local_takes })
+        let takes = planned.iter().map(decide).collect();
+        Ok(Decided { takes, at: answer.at, by: DecidedBy::Fallback })
     }
 
     /// Gives back what the fallback counted for a request that is denied elsewhere. What a rule counts also when denied
     /// (`count_rejected`) stays.
     fn undo(&self, planned: &[&PlannedTake<'_>], local: &Decided) {
-        let limits = local.shares.iter().flatten();
-        let taken = planned.iter().zip(limits).zip(&local.receipts);
-        let parts: Vec<Part<'_>> = taken
-            .filter(|((planned, _), _)| planned.take.refused == RejectedCost::Free)
-            .filter_map(|((planned, limit), receipt)| {
-                Some(Part { state: planned.take.state, limit, receipt: (*receipt)? })
+        let parts: Vec<Part<'_>> = planned
+            .iter()
+            .zip(&local.takes)
+            .filter(|(planned, _)| planned.take.refused == RejectedCost::Free)
+            .filter_map(|(planned, one)| {
+                let state = planned.take.state;
+                Some(Part { state, limit: one.share()?, receipt: one.receipt? })
             })
             .collect();
         let id = self.next_receipt_id();
@@ -260,15 +270,15 @@ impl<S: Store> Limiter<S> {
     /// Gives back what the fallback counted for a call that another of its plans denies, and updates the decisions.
     pub(super) fn take_back_locally(&self, planned: &[PlannedTake<'_>], local: &mut Decided) {
         self.undo(&planned.iter().collect::<Vec<_>>(), local);
-        let limits = local.shares.iter().flatten();
-        let takes =
-            planned.iter().zip(limits).map(|(planned, limit)| Take { limit, ..planned.take });
+        let takes = planned.iter().zip(&local.takes).filter_map(|(planned, one)| {
+            let limit = one.share()?;
+            Some(Take { limit, ..planned.take })
+        });
         let Ok(plan) = Plan::new(takes.collect::<Vec<_>>(), Span::ZERO) else { return };
         let after = self.inner.local.memory().peek_now(&plan);
-        let taken = planned.iter().zip(&local.receipts).zip(local.decisions.iter_mut()).zip(after);
-        for (((planned, receipt), decision), after) in taken {
-            if receipt.is_some() && planned.take.refused == RejectedCost::Free {
-                *decision = after;
+        for ((planned, one), after) in planned.iter().zip(&mut local.takes).zip(after) {
+            if one.receipt.is_some() && planned.take.refused == RejectedCost::Free {
+                one.decision = after;
             }
         }
     }
@@ -297,29 +307,25 @@ fn reachable_plan<'l>(
     Ok(plan)
 }
 
-/// Puts the decisions of the fallback and of the store back into the order of the plan. What the fallback counted has no
-/// receipt here: it cannot be settled, and counts until its period is over.
+/// Puts the decisions of the fallback and of the store back into the order of the plan.
 fn merged(
     planned: &[PlannedTake<'_>],
     missing: &[usize],
     local: Decided,
-    remote: ReachablePart,
+    remote: Decided,
 ) -> Decided {
-    let unreachable: Vec<usize> = (0..planned.len()).filter(|at| missing.contains(at)).collect();
-    let counted = local.local_takes.iter().filter_map(|at| unreachable.get(*at).copied());
-    let local_takes = counted.collect();
-    let mut local = local.decisions.into_iter();
-    let mut remote_part = remote.decisions.into_iter().zip(remote.receipts);
-    let in_order = planned.iter().enumerate().map(|(number, planned)| {
-        let from = if missing.contains(&number) {
-            local.next().map(|decision| (decision, None))
-        } else {
-            remote_part.next()
-        };
-        from.unwrap_or_else(|| (unread(planned, false), None))
+    let mut of_fallback = local.takes.into_iter().map(|one| {
+        let was_counted = one.receipt.is_some();
+        let counted_in = if was_counted { CountedIn::ShareBesideStore } else { CountedIn::Store };
+        DecidedTake { receipt: None, counted_in, ..one }
     });
-    let (decisions, receipts): (Vec<Decision>, Vec<Option<TakeReceipt>>) = in_order.unzip();
-    let (decisions, receipts) = (decisions.into(), receipts.into());
-    let (at, by) = (remote.at, DecidedBy::Fallback);
-    Decided { decisions, receipts, at, by, shares: None, local_takes }
+    let mut of_store = remote.takes.into_iter();
+    let in_order = planned.iter().enumerate().map(|(number, planned)| {
+        let one = if missing.contains(&number) { of_fallback.next() } else { of_store.next() };
+        one.unwrap_or_else(|| {
+            debug_assert!(false, "each take is decided by one of the two");
+            DecidedTake::in_store(unread(planned, false), None)
+        })
+    });
+    Decided { takes: in_order.collect(), at: remote.at, by: DecidedBy::Fallback }
 }

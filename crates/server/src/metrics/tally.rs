@@ -135,19 +135,14 @@ impl Tally {
 
 impl Table {
     fn count(&self, verdict: &Verdict) {
-        if verdict.limits().next().is_none() {
-            return self.none.count(verdict.outcome, Need::Required, verdict.decided_by);
+        let mut has_rules = false;
+        for rule in verdict.by_rule() {
+            has_rules = true;
+            let row = self.rules.get(rule.limit.number).unwrap_or(&self.none);
+            row.count(rule.limit.decision.outcome, rule.limit.need, verdict.decided_by);
         }
-        let mut limits = verdict.limits().peekable();
-        while let Some(first) = limits.next() {
-            let mut worst = first;
-            while let Some(next) = limits.next_if(|next| next.number == first.number) {
-                if severity(&next) > severity(&worst) {
-                    worst = next;
-                }
-            }
-            let row = self.rules.get(worst.number).unwrap_or(&self.none);
-            row.count(worst.decision.outcome, worst.need, verdict.decided_by);
+        if !has_rules {
+            self.none.count(verdict.outcome, Need::Required, verdict.decided_by);
         }
     }
 }
@@ -162,14 +157,6 @@ fn near_limit(limit: &LimitReport<'_>) -> u64 {
     let near = near.and_then(|near| u64::try_from(near).ok()).unwrap_or(amount);
     let used = amount.saturating_sub(limit.decision.remaining);
     used.saturating_sub(near).min(limit.cost.get())
-}
-
-fn severity(limit: &LimitReport<'_>) -> u8 {
-    match limit.decision.outcome {
-        Outcome::Allow => 0,
-        Outcome::Delay(_) => 1,
-        Outcome::Deny(_) => 2,
-    }
 }
 
 // === impl Row ===

@@ -9,8 +9,8 @@ use std::hash::{BuildHasher, Hasher};
 use std::rc::Rc;
 use std::sync::Arc;
 use tidegate::{
-    Attributes, Cost, Descriptor, DescriptorVerdict, LimitReport, Need, Outcome, Retry, Span,
-    Verdict,
+    Attributes, Cost, Descriptor, DescriptorVerdict, LimitReport, Need, Outcome, Retry,
+    RuleDecision, Span, Verdict,
 };
 
 /// Counts the top keys of one worker, if they are on. Every clone counts in the same tables.
@@ -97,11 +97,11 @@ impl TopCounter {
     fn request(&self, verdict: &Verdict, attributes: &Attributes<'_>) {
         let mut lines = self.requests.borrow_mut();
         lines.follow(verdict, &self.tallies);
-        let (policy, limits) = (verdict.policy(), verdict.limits().map(|limit| (0, limit)));
-        each_rule(verdict, limits, |_, event| {
-            let Some(line) = lines.rules.get_mut(event.limit.number) else { return };
+        let (policy, standing) = (verdict.policy(), Standing::of(verdict));
+        for event in verdict.by_rule().filter_map(|rule| standing.event(&rule)) {
+            let Some(line) = lines.rules.get_mut(event.limit.number) else { continue };
             self.note(line, &event, || RequestKey::of_rule(policy, event.limit.number, attributes));
-        });
+        }
     }
 
     fn call(&self, answer: &DescriptorVerdict, descriptors: &[Descriptor<'_>]) {
@@ -109,12 +109,14 @@ impl TopCounter {
         let mut lines = self.calls.borrow_mut();
         lines.follow(verdict, &self.tallies);
         let mut named = self.named.borrow_mut();
-        each_rule(verdict, answer.limits(), |descriptor, event| {
+        let standing = Standing::of(verdict);
+        for (descriptor, rule) in answer.by_rule() {
+            let Some(event) = standing.event(&rule) else { continue };
             // A limit that the call carries belongs to no rule.
             let line = lines.rules.get_mut(event.limit.number).unwrap_or(&mut named);
             let entries = descriptors.get(descriptor).map_or(&[][..], |one| &one.entries);
             self.note(line, &event, || RequestKey::of_entries(verdict.policy(), entries));
-        });
+        }
     }
 
     fn take(&self, key: &[u8], outcome: Outcome, cost: Cost) {
@@ -233,30 +235,6 @@ fn lock_each(tallies: &RuleTallies) -> [Option<Arc<TopTable>>; TopBy::ALL.len()]
 
 // === helpers ===
 
-/// Calls `note` for each rule that decided something about a request, or about a descriptor of it, with the worst decision of its
-/// limits. `limits` come with the index of a descriptor.
-fn each_rule<'v>(
-    verdict: &Verdict,
-    limits: impl Iterator<Item = (usize, LimitReport<'v>)>,
-    mut note: impl FnMut(usize, RuleEvent<'v>),
-) {
-    let standing = Standing::of(verdict);
-    let mut limits = limits.peekable();
-    while let Some((descriptor, first)) = limits.next() {
-        let (mut worst, same) = (first, |next: &(usize, LimitReport<'_>)| {
-            (next.0, next.1.number) == (descriptor, first.number)
-        });
-        while let Some((_, next)) = limits.next_if(same) {
-            if severity(&next) > severity(&worst) {
-                worst = next;
-            }
-        }
-        if let Some((by, weight)) = standing.event(&worst) {
-            note(descriptor, RuleEvent { by, weight, limit: worst, print: short(first.state.0) });
-        }
-    }
-}
-
 /// Whether a request passed, and if not, which limits refused it.
 #[derive(Clone, Copy)]
 enum Standing {
@@ -275,8 +253,13 @@ impl Standing {
         }
     }
 
-    /// What is counted for a rule, and how much.
-    fn event(self, limit: &LimitReport<'_>) -> Option<(TopBy, u64)> {
+    /// What is counted for a rule that decided something about a request, or about a descriptor of it.
+    fn event<'v>(self, rule: &RuleDecision<'v>) -> Option<RuleEvent<'v>> {
+        let (by, weight) = self.counted(&rule.limit)?;
+        Some(RuleEvent { by, weight, limit: rule.limit, print: short(rule.first_state.0) })
+    }
+
+    fn counted(self, limit: &LimitReport<'_>) -> Option<(TopBy, u64)> {
         let is_required = limit.need == Need::Required;
         match (self, limit.decision.outcome) {
             (Self::Passed, Outcome::Deny(_)) => (!is_required).then_some((TopBy::WouldDeny, 1)),
@@ -288,14 +271,6 @@ impl Standing {
             (Self::RefusedOtherwise, Outcome::Delay(_)) => Some((TopBy::Denied, 1)),
             (Self::RefusedByRules | Self::RefusedOtherwise, _) => None,
         }
-    }
-}
-
-fn severity(limit: &LimitReport<'_>) -> u8 {
-    match limit.decision.outcome {
-        Outcome::Allow => 0,
-        Outcome::Delay(_) => 1,
-        Outcome::Deny(_) => 2,
     }
 }
 

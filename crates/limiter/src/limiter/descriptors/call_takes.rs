@@ -15,7 +15,7 @@ use crate::limiter::decide::Decided;
 use crate::limiter::planning::{PlannedTake, longest_wait, takes};
 use crate::verdict::{DecidedBy, QueuePlace};
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Cost, Need, Plan, RejectedCost, Span, StateId, Written};
+use tidegate_core::{Ask, Cost, Need, Plan, RejectedCost, Span, StateId, Take, Written};
 use tidegate_store::{Part, Settlement, Store};
 
 /// The takes of a call, and which descriptors each belongs to.
@@ -85,15 +85,16 @@ impl<S: Store> Limiter<S> {
     /// Gives back what one plan took, because another plan of the call denies. What a rule counts also when denied
     /// (`count_rejected`) stays.
     async fn take_back(&self, planned: &[PlannedTake<'_>], decided: &mut Decided) {
-        if decided.shares.is_some() {
+        if decided.is_local() {
             return self.take_back_locally(planned, decided);
         }
-        let taken = planned.iter().zip(&decided.receipts);
-        let parts: Vec<Part<'_>> = taken
+        let parts: Vec<Part<'_>> = planned
+            .iter()
+            .zip(&decided.takes)
             .filter(|(planned, _)| planned.take.refused == RejectedCost::Free)
-            .filter_map(|(planned, receipt)| {
-                let (state, limit) = (planned.take.state, planned.take.limit);
-                Some(Part { state, limit, receipt: (*receipt)? })
+            .filter_map(|(planned, one)| {
+                let Take { state, limit, .. } = planned.take;
+                Some(Part { state, limit, receipt: one.receipt? })
             })
             .collect();
         self.return_parts(planned, &parts, decided).await;
@@ -143,13 +144,13 @@ impl<S: Store> Limiter<S> {
     /// Reads the decisions of takes again, after parts of them were given back.
     async fn reread(&self, planned: &[PlannedTake<'_>], parts: &[Part<'_>], decided: &mut Decided) {
         let is_back = |state: StateId| parts.iter().any(|part| part.state == state);
-        let mut decisions = decided.decisions.iter_mut();
+        let mut decided = decided.takes.iter_mut();
         for planned in planned.chunks(Plan::MOST_TAKES) {
             let Ok(plan) = Plan::new(takes(planned), Span::ZERO) else { return };
             let Ok(after) = self.inner.store.peek(&plan).await else { return };
-            for ((planned, after), decision) in planned.iter().zip(after).zip(&mut decisions) {
+            for ((planned, after), one) in planned.iter().zip(after).zip(&mut decided) {
                 if is_back(planned.take.state) {
-                    *decision = after;
+                    one.decision = after;
                 }
             }
         }
@@ -158,8 +159,8 @@ impl<S: Store> Limiter<S> {
 
 /// Whether a plan denies the call.
 fn denies(planned: &[PlannedTake<'_>], decided: &Decided) -> bool {
-    let mut takes = planned.iter().zip(&decided.decisions);
-    takes.any(|(planned, decision)| planned.take.need == Need::Required && !decision.passes())
+    let mut takes = planned.iter().zip(&decided.takes);
+    takes.any(|(planned, one)| planned.take.need == Need::Required && !one.decision.passes())
 }
 
 /// Combines the decisions of several plans, as if they were one.
@@ -168,11 +169,5 @@ fn merged(all: Vec<Decided>) -> Decided {
     let fallback = all.iter().map(by).find(|by| *by == DecidedBy::Fallback);
     let by = fallback.or(all.first().map(by)).unwrap_or(DecidedBy::Policy);
     let at = all.iter().map(|decided| decided.at).max().unwrap_or_default();
-    let (mut decisions, mut receipts) = (Vec::new(), Vec::new());
-    for decided in all {
-        decisions.extend(decided.decisions);
-        receipts.extend(decided.receipts);
-    }
-    let (decisions, receipts) = (decisions.into(), receipts.into());
-    Decided { decisions, receipts, at, by, shares: None, local_takes: vec![] }
+    Decided { takes: all.into_iter().flat_map(|decided| decided.takes).collect(), at, by }
 }
