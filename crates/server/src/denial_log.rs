@@ -22,8 +22,8 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tidegate::{
-    Attributes, Clock, DecidedBy, Descriptor, DescriptorVerdict, LimitReport, Outcome, Policy,
-    Retry, Secret, Span, Verdict,
+    Attributes, Clock, DecidedBy, Descriptor, DescriptorVerdict, LimitReport, Outcome, Retry,
+    Secret, Span, Verdict,
 };
 use tokio::time::interval;
 

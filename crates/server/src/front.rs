@@ -56,7 +56,7 @@ impl<S: Backend> Protocol for Front<S> {
     /// Waits until the proxy has returned the permits of its last requests.
     async fn settled(&self) {
         match self {
-            Self::Proxy(proxy) => proxy.limiter().given_back().await,
+            Self::Proxy(proxy) => proxy.parts.desk.limiter.given_back().await,
             Self::Http(_) | Self::Admin(_) | Self::Metrics(_) | Self::Resp(_) | Self::Grpc(_) => {}
         }
     }

@@ -25,6 +25,7 @@ mod cli;
 mod control;
 mod decision_logs;
 mod denial_log;
+mod desk;
 #[cfg(test)]
 mod doc_pages;
 #[cfg(test)]

@@ -31,7 +31,7 @@ mod tunnel;
 mod upstream;
 
 pub(crate) use access_log::AccessLogWriter;
-pub(crate) use gate::{Proxy, ProxyOptions};
+pub(crate) use gate::{Proxy, ProxyOptions, ProxyParts};
 pub(crate) use headers::RequestIds;
 pub(crate) use identity::{LiveKeys, TokenSettings, TokenVerifier};
 pub(crate) use live_routes::LiveRoutes;
@@ -57,7 +57,8 @@ pub(crate) async fn serve<S: Backend>(
 ) -> io::Result<()> {
     proxy.sweep();
     // Behind a trusted proxy, clients that do not read must not use up the share of all others behind it.
-    let account = if proxy.limiter.trusts(peer) { account.of_its_own() } else { account };
+    let account =
+        if proxy.parts.desk.limiter.trusts(peer) { account.of_its_own() } else { account };
     let client = Rc::new(ProxyClient { peer, account, drain: drain.clone() });
     let mut connection = Connection::new(stream, &client.account, listener, drain);
     match connection.first().await? {

@@ -11,7 +11,7 @@ mod hosts;
 mod http1;
 mod http2;
 
-pub(crate) use call::{Answer, Call, FLAGS, Headers, JSON, OVER, PRIORITY, PROBLEM, rules_over};
+pub(crate) use call::{Answer, Call, Headers, JSON, PROBLEM};
 pub(crate) use hosts::{ForeignRequest, Hosts, is_of_page};
 pub(crate) use http1::{
     AfterAnswer, BodyBound, BodyDecoder, BodyError, Connection, Decoded, FirstBytes, HeadError,
@@ -24,7 +24,7 @@ pub(crate) use http2::{
 
 use crate::metrics::Metrics;
 use crate::net::{AcceptedConnection, Drain, ListenerContext};
-use crate::supervise::contained;
+use crate::supervise::{Panicked, contained};
 use ::http::StatusCode;
 use http1::WholeAnswers;
 use std::io;
@@ -74,7 +74,7 @@ pub(crate) async fn serve<W: WebHandler>(
 pub(crate) async fn answer<W: WebHandler>(handler: &W, route: W::Route, call: &Call<'_>) -> Answer {
     // Boxed: the future of the largest handler would otherwise be part of every connection.
     let answer = contained(Box::pin(handler.answer(route, call)).as_mut()).await;
-    answer.unwrap_or_else(|_| {
+    answer.unwrap_or_else(|Panicked| {
         handler.metrics().panicked();
         tracing::error!("a request met a bug in tidegate and was answered with 500");
         let text = "internal error: a bug in tidegate; it has been logged";

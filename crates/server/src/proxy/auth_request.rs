@@ -14,20 +14,20 @@
 //! A client must not be able to make the auth server fail, because `on_error: allow` would let it pass. So every 4xx is a refusal, and
 //! a request whose fields the auth server may be unable to read is refused without asking (431).
 
-use super::gate::{Proxy, ProxyClient, unreadable};
+use super::gate::{Arrival, Proxy, unreadable};
 use super::headers::{self, Forwarding};
 use super::observe::RequestRecord;
 use super::request_body::RequestBody;
 use super::routes::{AuthSpec, OnAuthError};
 use super::upstream::{Pool, UpstreamBody, UpstreamError};
 use crate::backend::Backend;
+use crate::net::source;
 use crate::web::Answer;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::rc::Rc;
-use tidegate::{Cost, Span};
 use tokio::time::timeout;
 
 /// What the auth server says about a request.
@@ -74,22 +74,24 @@ impl AuthAnswer {
 }
 
 impl<S: Backend> Proxy<S> {
-    /// Asks the auth server of a group about a request of this client, if it has one.
+    /// Asks the auth server of a group about a request, if it has one.
     pub(super) async fn authenticate(
         &self,
         pool: &Pool,
-        head: &Parts,
-        (request, client): (&tidegate::Request<'_, '_>, &ProxyClient),
+        request: &tidegate::Request<'_, '_>,
+        arrival: &Arrival<'_>,
     ) -> Result<AuthAnswer, Answer> {
+        let Arrival { head, client, .. } = arrival;
         let (Some(auth), Some(spec), Some(peer)) =
             (&pool.auth, &pool.group.spec.auth, request.peer)
         else {
             return Ok(AuthAnswer::Nothing);
         };
-        let known = self.limiter.attributes_verified(request, &|_| None);
+        let known = self.parts.desk.limiter.attributes_verified(request, &|_| None);
         let known = known.map_err(|error| unreadable(&error))?;
         let address = known.get("ip").and_then(|address| address.parse().ok()).unwrap_or(peer);
-        self.take_for_auth(spec, address, head).await?;
+        let key = format!("auth {} {}", spec.server, source(address));
+        self.take_from(spec.limit.as_ref(), &key, head).await?;
         let request = self.sub_request(spec, head, peer);
         if size(request.headers()) > MOST_ASKED {
             return Err(too_large());
@@ -116,22 +118,6 @@ impl<S: Backend> Proxy<S> {
         }
     }
 
-    /// Takes from the limit by which one address may make this server ask the auth server.
-    async fn take_for_auth(
-        &self,
-        spec: &AuthSpec,
-        client: IpAddr,
-        head: &Parts,
-    ) -> Result<(), Answer> {
-        let Some(limit) = &spec.limit else { return Ok(()) };
-        let key = format!("auth {} {}", spec.server, network(client));
-        let taken = self.limiter.take(&key, limit, Cost::ONE, Span::ZERO).await;
-        let verdict = taken.map_err(|error| {
-            Answer::problem(StatusCode::UNPROCESSABLE_ENTITY, &error.to_string())
-        })?;
-        if verdict.allowed() { Ok(()) } else { Err(self.refused(&verdict, head)) }
-    }
-
     /// The request to the auth server: the fields of the client's request, and where it was going.
     fn sub_request(&self, spec: &AuthSpec, head: &Parts, peer: IpAddr) -> Request<RequestBody> {
         let mut request = Request::new(RequestBody::empty());
@@ -143,8 +129,8 @@ impl<S: Backend> Proxy<S> {
         fields.clone_from(&head.headers);
         NOT_SENT.iter().for_each(|name| _ = fields.remove(name));
         let host = headers::host(&head.uri, &head.headers).ok().flatten();
-        let peer_is_trusted = self.limiter.trusts(peer);
-        let (secure, request_id) = (self.options.secure, &*self.ids.next());
+        let peer_is_trusted = self.parts.desk.limiter.trusts(peer);
+        let (secure, request_id) = (self.parts.options.secure, &*self.parts.ids.next());
         let forwarding = Forwarding { peer, peer_is_trusted, secure, host, request_id };
         headers::to_upstream(fields, &forwarding, None);
         if let Some(names) = &spec.send {
@@ -159,16 +145,6 @@ impl<S: Backend> Proxy<S> {
             }
         }
         request
-    }
-}
-
-/// An IPv6 client usually has all addresses of its /64 network.
-fn network(client: IpAddr) -> IpAddr {
-    match client {
-        IpAddr::V4(_) => client,
-        IpAddr::V6(address) => {
-            Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
-        }
     }
 }
 

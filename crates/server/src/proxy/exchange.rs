@@ -12,12 +12,12 @@ use super::request_body::{BodyProgress, RequestBody};
 use super::routes::{HostField, ServerUrl, UpstreamTimeouts};
 use super::upstream::{ClientPresence, UpstreamBody, UpstreamError};
 use crate::backend::Backend;
+use crate::desk::tell_upstream;
 use crate::net::after;
 use crate::timers;
-use crate::web;
 use crate::web::Answer;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body::Body;
 use std::future::poll_fn;
 use std::net::IpAddr;
@@ -80,7 +80,7 @@ impl<S: Backend> Proxy<S> {
         let outcome = headers::to_client(answer.headers_mut(), upgraded.as_ref());
         self.report(&admitted, outcome, status).await;
         if let Some(verdict) = admitted.verdict.as_ref().filter(|_| !status.is_redirection()) {
-            self.style.write(verdict, answer.headers_mut());
+            self.parts.style.write(verdict, answer.headers_mut());
             expose(answer.headers_mut(), admitted.cross_origin);
         }
         answer.body_mut().keep_record(admitted.record);
@@ -138,10 +138,10 @@ impl<S: Backend> Proxy<S> {
         let host = headers::host(&head.uri, &head.headers).ok().flatten().map(str::to_owned);
         let forwarding = Forwarding {
             peer,
-            peer_is_trusted: self.limiter.trusts(peer),
-            secure: self.options.secure,
+            peer_is_trusted: self.parts.desk.limiter.trusts(peer),
+            secure: self.parts.options.secure,
             host: host.as_deref(),
-            request_id: &self.ids.next(),
+            request_id: &self.parts.ids.next(),
         };
         headers::to_upstream(&mut head.headers, &forwarding, upgrade);
         let named = match admitted.pool.group.spec.host {
@@ -160,7 +160,7 @@ impl<S: Backend> Proxy<S> {
         }
         head.version = http::Version::HTTP_11;
         if let Some(verdict) = &admitted.verdict {
-            tell(verdict, &mut head.headers);
+            tell_upstream(verdict, &mut head.headers);
         }
         if let Some(auth) = &admitted.pool.group.spec.auth {
             auth_request::replace_fields(&auth.headers, &admitted.said, &mut head.headers);
@@ -178,7 +178,7 @@ impl<S: Backend> Proxy<S> {
             None => Report::Success,
         };
         // If the store does not answer, the request stays counted: the error is on the strict side.
-        let _ = self.limiter.report(receipt, report).await;
+        let _ = self.parts.desk.limiter.report(receipt, report).await;
     }
 }
 
@@ -201,20 +201,6 @@ fn is_failure(status: StatusCode) -> bool {
             | StatusCode::FORBIDDEN
             | StatusCode::UNPROCESSABLE_ENTITY
     )
-}
-
-/// Tells the upstream server what the rules say about a request.
-fn tell(verdict: &Verdict, headers: &mut HeaderMap) {
-    if let Some(Ok(class)) = verdict.unusual_class().map(HeaderValue::try_from) {
-        headers.insert(web::PRIORITY, class);
-    }
-    if let Some(Ok(rules)) = web::rules_over(verdict).map(HeaderValue::try_from) {
-        headers.insert(web::OVER, rules);
-    }
-    let flags: Vec<&str> = verdict.flags().collect();
-    if let (false, Ok(flags)) = (flags.is_empty(), HeaderValue::try_from(flags.join(", "))) {
-        headers.insert(web::FLAGS, flags);
-    }
 }
 
 /// Refuses an answer that two readers could understand differently.

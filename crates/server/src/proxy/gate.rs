@@ -17,11 +17,9 @@ use super::routes::BalanceBy;
 use super::upstream::{ClientPresence, ExchangeBounds, Pool, SeatRequest, UpstreamGroup};
 use crate::backend::Backend;
 use crate::bounds;
-use crate::decision_logs::DecisionLogs;
-use crate::metrics::{Metrics, Refused, Tally};
+use crate::desk::Desk;
+use crate::metrics::Refused;
 use crate::net::{Account, Drain};
-use crate::supervise::contained;
-use crate::timers;
 use crate::web::{Answer, HeadError, PROBLEM};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -29,34 +27,36 @@ use rustls::ClientConfig;
 use std::cell::{Cell, RefCell};
 use std::mem;
 use std::net::IpAddr;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate::http::{HeaderStyle, is_grpc, refusal_to};
-use tidegate::{Check, CheckError, Limiter, Span, Verdict};
+use tidegate::{Check, CheckError, Cost, RuleLimit, Span, Verdict};
 use tidegate_policy::{AttributeError, Attributes};
 use tokio::time::Instant;
 
 /// The proxy on one worker.
 pub(crate) struct Proxy<S> {
-    pub(super) limiter: Limiter<S>,
-    pub(super) style: HeaderStyle,
-    live: Arc<LiveRoutes>,
+    pub(crate) parts: ProxyParts<S>,
     pools: RefCell<WorkerPools>,
-    tls: Option<Arc<ClientConfig>>,
-    pub(super) ids: RequestIds,
-    pub(crate) options: ProxyOptions,
-    tally: Arc<Tally>,
-    metrics: Arc<Metrics>,
-    access_log: Option<Rc<AccessLog>>,
-    decisions: DecisionLogs,
-    /// Verifies tokens, if there are keys.
-    verifier: Option<TokenVerifier>,
     /// Whether the task that closes idle connections runs.
     is_swept: Cell<bool>,
     /// Requests in flight on this worker over HTTP/1.
     in_flight: Cell<usize>,
+}
+
+/// What the proxy of a worker is built from.
+pub(crate) struct ProxyParts<S> {
+    pub(crate) desk: Desk<S>,
+    pub(crate) style: HeaderStyle,
+    pub(crate) live: Arc<LiveRoutes>,
+    /// For connections to upstream servers.
+    pub(crate) tls: Option<Arc<ClientConfig>>,
+    pub(crate) ids: RequestIds,
+    pub(crate) options: ProxyOptions,
+    pub(crate) access_log: Option<Rc<AccessLog>>,
+    /// Verifies tokens, if there are keys.
+    pub(crate) verifier: Option<TokenVerifier>,
 }
 
 /// A request in flight, until it is dropped.
@@ -104,6 +104,22 @@ impl ProxyClient {
     }
 }
 
+/// A request on its way through the gate.
+pub(super) struct Arrival<'r> {
+    pub(super) head: &'r Parts,
+    pub(super) client: &'r ProxyClient,
+    pub(super) record: RequestRecord,
+}
+
+/// Why a request has no decision.
+#[derive(Debug, thiserror::Error)]
+enum Undecided {
+    #[error("the server stops")]
+    Stopping,
+    #[error(transparent)]
+    Impossible(#[from] CheckError),
+}
+
 /// A request that may pass.
 pub(crate) struct Admitted {
     pub(super) pool: Rc<Pool>,
@@ -125,52 +141,10 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 const EXPOSED: HeaderValue = HeaderValue::from_static("RateLimit, RateLimit-Policy, Retry-After");
 
 impl<S: Backend> Proxy<S> {
-    pub(crate) fn new(
-        limiter: Limiter<S>,
-        style: HeaderStyle,
-        live: Arc<LiveRoutes>,
-        (tls, options): (Option<Arc<ClientConfig>>, ProxyOptions),
-        (ids, metrics): (RequestIds, Arc<Metrics>),
-    ) -> Self {
-        let tally = metrics.tally("proxy");
-        let pools = RefCell::new(WorkerPools::new(live.load(), tls.as_ref(), &metrics, &[]));
+    pub(crate) fn new(parts: ProxyParts<S>) -> Self {
+        let pools = WorkerPools::new(&parts, &[]);
         let (is_swept, in_flight) = (Cell::new(false), Cell::new(0));
-        let (access_log, verifier) = (None, None);
-        Self {
-            limiter,
-            style,
-            live,
-            pools,
-            tls,
-            ids,
-            options,
-            tally,
-            metrics,
-            access_log,
-            decisions: DecisionLogs::default(),
-            verifier,
-            is_swept,
-            in_flight,
-        }
-    }
-
-    /// The same proxy with an access log.
-    pub(crate) fn with_access_log(self, access_log: Option<Rc<AccessLog>>) -> Self {
-        Self { access_log, ..self }
-    }
-
-    /// The same proxy with a denial log and a recorder.
-    pub(crate) fn noting(self, decisions: DecisionLogs) -> Self {
-        Self { decisions, ..self }
-    }
-
-    /// Verifies tokens with these keys.
-    pub(crate) fn verifying_by(self, verifier: Option<TokenVerifier>) -> Self {
-        Self { verifier, ..self }
-    }
-
-    pub(crate) const fn limiter(&self) -> &Limiter<S> {
-        &self.limiter
+        Self { parts, pools: RefCell::new(pools), is_swept, in_flight }
     }
 
     /// Counts a request as in flight.
@@ -190,20 +164,17 @@ impl<S: Backend> Proxy<S> {
         head: &Parts,
         client: &ProxyClient,
     ) -> Result<Admitted, Answer> {
-        let mut record = RequestRecord::new(self.access_log.as_ref(), head, client.peer);
-        let admitted = self.admit_recorded(head, client, &mut record).await;
-        admitted.inspect_err(|answer| record.own_answer(answer.status))
+        let record = RequestRecord::new(self.parts.access_log.as_ref(), head, client.peer);
+        let mut arrival = Arrival { head, client, record };
+        let admitted = self.admit_recorded(&mut arrival).await;
+        admitted.inspect_err(|answer| arrival.record.own_answer(answer.status))
     }
 
-    async fn admit_recorded(
-        &self,
-        head: &Parts,
-        client: &ProxyClient,
-        record: &mut RequestRecord,
-    ) -> Result<Admitted, Answer> {
+    async fn admit_recorded(&self, arrival: &mut Arrival<'_>) -> Result<Admitted, Answer> {
+        let Arrival { head, client, .. } = *arrival;
         let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
         let pool = self.route(head, target)?;
-        record.routed(&pool);
+        arrival.record.routed(&pool);
         let values = |name: &str| {
             head.headers.get_all(name).iter().map(HeaderValue::as_bytes).collect::<Vec<_>>()
         };
@@ -212,11 +183,11 @@ impl<S: Backend> Proxy<S> {
             tidegate::Request { peer: Some(client.peer), method, target, headers: &values };
         let said = match &pool.auth {
             None => AuthAnswer::Nothing,
-            Some(_) => Box::pin(self.authenticate(&pool, head, (&request, client))).await?,
+            Some(_) => Box::pin(self.authenticate(&pool, &request, arrival)).await?,
         };
-        let identity = RequestIdentity::of(self.verifier.as_ref(), head, said);
-        let attributes = self
-            .limiter
+        let identity = RequestIdentity::of(self.parts.verifier.as_ref(), head, said);
+        let limiter = &self.parts.desk.limiter;
+        let attributes = limiter
             .attributes_verified(&request, &|source| identity.value(source))
             .map_err(|error| unreadable(&error))?;
         let home = home(&pool, &attributes);
@@ -234,80 +205,81 @@ impl<S: Backend> Proxy<S> {
             self.take_for_preflight(&pool, address, head).await?;
             None
         } else {
-            let is_bounded = pool.group.seats.is_some();
-            Some(self.decide((&attributes, is_bounded), head, (&client.drain, record)).await?)
+            let check = Check::new(&attributes).waiting_by_rule(DEFAULT_WAIT);
+            // A request that waits for a seat may still be shed, and is given back then.
+            let may_be_shed = pool.group.seats.is_some();
+            let check = if may_be_shed { check.with_receipt() } else { check };
+            Some(self.decide(&check, arrival).await?)
         };
         // Only now, so that a request with a wrong token has taken from all limits that do not depend on it.
-        let said = identity.check().inspect_err(|_| self.metrics.refused(Refused::Unauthorized))?;
+        let said = identity
+            .check()
+            .inspect_err(|_| self.parts.desk.metrics().refused(Refused::Unauthorized))?;
         if let Some(seats) = &pool.group.seats {
             let asks = SeatRequest { verdict: verdict.as_ref(), address };
             let seat = match seats.try_enter(&asks) {
                 Some(seat) => seat,
-                None => Box::pin(self.seat(seats, &asks, (head, client, record))).await?,
+                None => Box::pin(self.seat(seats, &asks, arrival)).await?,
             };
-            record.hold_seat(pool.held_seats.hold(seat));
+            arrival.record.hold_seat(pool.held_seats.hold(seat));
         }
-        Ok(Admitted { pool, home, verdict, cross_origin, record: mem::take(record), said })
+        let record = mem::take(&mut arrival.record);
+        Ok(Admitted { pool, home, verdict, cross_origin, record, said })
     }
 
-    /// `undoable`: the request may still be shed, and is given back then.
     async fn decide(
         &self,
-        (attributes, undoable): (&Attributes<'_>, bool),
-        head: &Parts,
-        (drain, record): (&Drain, &mut RequestRecord),
+        check: &Check<'_>,
+        arrival: &mut Arrival<'_>,
     ) -> Result<Verdict, Answer> {
-        let check = Check::new(attributes).waiting_by_rule(DEFAULT_WAIT);
-        let check = if undoable { check.with_receipt() } else { check };
-        let began = timers::now();
-        let verdict = match contained(pin!(self.ask(&check, drain, record))).await {
-            Ok(Some(verdict)) => verdict,
-            Ok(None) => return Err(stopping()),
-            Err(_) => self.without_store(&check),
-        };
-        let mut verdict = verdict.map_err(|error| {
-            Answer::problem(StatusCode::UNPROCESSABLE_ENTITY, &error.to_string())
+        let ask = self.ask(check, arrival);
+        let mut verdict = self.parts.desk.decided(check, ask).await.map_err(|no| match no {
+            Undecided::Stopping => stopping(),
+            Undecided::Impossible(error) => impossible(&error),
         })?;
-        record.hold_permits(self.limiter.hold(&mut verdict));
-        self.tally.count(&verdict);
-        self.decisions.of_request("proxy", &verdict, &check);
-        self.tally.took(timers::since(began));
-        record.decided(&verdict, S::IN_PROCESS);
-        if verdict.allowed() { Ok(verdict) } else { Err(self.refused(&verdict, head)) }
+        arrival.record.hold_permits(self.parts.desk.limiter.hold(&mut verdict));
+        arrival.record.decided(&verdict, S::IN_PROCESS);
+        if verdict.allowed() { Ok(verdict) } else { Err(self.refused(&verdict, arrival.head)) }
     }
 
-    /// Asks the limiter, and waits for a turn if a rule says so. `None`: the server stops before the turn has come. What the
-    /// request took is given back then.
+    /// Asks the limiter, and waits for a turn if a rule says so. If the server stops before the turn has come, what the request took is
+    /// given back.
     async fn ask(
         &self,
         check: &Check<'_>,
-        drain: &Drain,
-        record: &mut RequestRecord,
-    ) -> Option<Result<Verdict, CheckError>> {
-        if let Some(verdict) = self.limiter.try_admit(check) {
-            return Some(verdict);
+        arrival: &mut Arrival<'_>,
+    ) -> Result<Verdict, Undecided> {
+        if let Some(verdict) = self.parts.desk.limiter.try_admit(check) {
+            return Ok(verdict?);
         }
         // On the heap by itself: most requests are decided above.
-        let admitting = Box::pin(self.limiter.admit(check));
+        let admitting = Box::pin(self.parts.desk.limiter.admit(check));
         tokio::select! {
             biased;
-            verdict = record.holding(admitting) => return Some(verdict),
-            () = drain.nearly_over.cancelled() => {}
+            verdict = arrival.record.holding(admitting) => return Ok(verdict?),
+            () = arrival.client.drain.nearly_over.cancelled() => {}
         }
-        self.limiter.given_back().await;
-        None
+        self.parts.desk.limiter.given_back().await;
+        Err(Undecided::Stopping)
     }
 
-    fn without_store(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
-        self.metrics.panicked();
-        tracing::error!("a decision met a bug in tidegate; the rules decided without the store");
-        self.limiter.check_without_store(check)
+    /// Takes from a limit that the routes file sets beside the policy, if there is one.
+    pub(super) async fn take_from(
+        &self,
+        limit: Option<&RuleLimit>,
+        key: &str,
+        head: &Parts,
+    ) -> Result<(), Answer> {
+        let Some(limit) = limit else { return Ok(()) };
+        let taken = self.parts.desk.limiter.take(key, limit, Cost::ONE, Span::ZERO).await;
+        let verdict = taken.map_err(|error| impossible(&error))?;
+        if verdict.allowed() { Ok(()) } else { Err(self.refused(&verdict, head)) }
     }
 
     /// The answer to a request that a limit refuses, as gRPC for gRPC requests.
     pub(super) fn refused(&self, verdict: &Verdict, request: &Parts) -> Answer {
         let is_grpc = is_grpc(request);
-        let mut response = refusal_to(request, verdict, &self.style);
+        let mut response = refusal_to(request, verdict, &self.parts.style);
         expose(response.headers_mut(), request.headers.contains_key(header::ORIGIN));
         let (mut parts, body) = response.into_parts();
         parts.headers.remove(header::CONTENT_TYPE);
@@ -328,20 +300,19 @@ impl<S: Backend> Proxy<S> {
 
     fn route(&self, head: &Parts, target: &str) -> Result<Rc<Pool>, Answer> {
         let bad = |why: &str| {
-            self.metrics.refused(Refused::Malformed);
+            self.parts.desk.metrics().refused(Refused::Malformed);
             Answer::problem(StatusCode::BAD_REQUEST, why)
         };
         let host = headers::host(&head.uri, &head.headers)
             .map_err(|why| bad(&HeadError::Malformed(why).to_string()))?;
         let mut pools = self.pools.borrow_mut();
-        if !self.live.is(&pools.table) {
-            *pools =
-                WorkerPools::new(self.live.load(), self.tls.as_ref(), &self.metrics, &pools.pools);
+        if !self.parts.live.is(&pools.table) {
+            *pools = WorkerPools::new(&self.parts, &pools.pools);
         }
         let group = pools.table.routes.group_of(host, target);
         let group = group.map_err(|error| bad(&error.to_string()))?;
         group.and_then(|group| pools.pools.get(group).cloned()).ok_or_else(|| {
-            self.metrics.refused(Refused::NoRoute);
+            self.parts.desk.metrics().refused(Refused::NoRoute);
             Answer::problem(StatusCode::NOT_FOUND, "no route leads to this host and path")
         })
     }
@@ -368,19 +339,18 @@ impl<S: Backend> Proxy<S> {
 
 impl WorkerPools {
     /// Groups that were there `before` go on counting where they were.
-    fn new(
-        table: Arc<RouteTable>,
-        tls: Option<&Arc<ClientConfig>>,
-        metrics: &Metrics,
-        before: &[Rc<Pool>],
-    ) -> Self {
+    fn new<S: Backend>(parts: &ProxyParts<S>, before: &[Rc<Pool>]) -> Self {
+        let table = parts.live.load();
         let tally = |name: &str| {
             let same = before.iter().find(|pool| pool.group.spec.name == name);
-            same.map_or_else(|| metrics.group_tally(name), |pool| Arc::clone(&pool.tally))
+            same.map_or_else(
+                || parts.desk.metrics().group_tally(name),
+                |pool| Arc::clone(&pool.tally),
+            )
         };
         let pool = |group: &Arc<UpstreamGroup>| {
             let seed = getrandom::u64().unwrap_or(0x9e37_79b9_7f4a_7c15);
-            Pool::new((Arc::clone(group), tally(&group.spec.name)), tls.cloned(), seed)
+            Pool::new((Arc::clone(group), tally(&group.spec.name)), parts.tls.clone(), seed)
         };
         let pools = table.groups.iter().map(pool).collect();
         Self { table, pools }
@@ -400,6 +370,11 @@ fn home(pool: &Pool, attributes: &Attributes<'_>) -> Option<String> {
 pub(super) fn stopping() -> Answer {
     Answer::problem(StatusCode::SERVICE_UNAVAILABLE, "the server stops; send the request again")
         .with(header::RETRY_AFTER, HeaderValue::from_static("1"))
+}
+
+/// The answer to a request about which the rules cannot decide.
+fn impossible(error: &CheckError) -> Answer {
+    Answer::problem(StatusCode::UNPROCESSABLE_ENTITY, &error.to_string())
 }
 
 pub(super) fn unreadable(error: &AttributeError) -> Answer {

@@ -103,7 +103,7 @@ impl<S: Backend> StreamedAnswers<'_, S> {
         request: ReceivedRequest,
         mut admitted: Admitted,
     ) -> io::Result<AfterAnswer> {
-        let decoder = match BodyDecoder::new(request.length, self.proxy.options.body_limit) {
+        let decoder = match BodyDecoder::new(request.length, self.proxy.parts.options.body_limit) {
             Ok(decoder) => decoder,
             Err(error) => {
                 let error = HeadError::from(error);

@@ -8,10 +8,8 @@ use super::upstream::Pool;
 use crate::backend::Backend;
 use crate::net::source;
 use crate::web::Answer;
-use http::StatusCode;
 use http::request::Parts;
 use std::net::IpAddr;
-use tidegate::{Cost, Span};
 
 /// Marks a request over HTTP/2 that has a body, also if its fields do not say so.
 #[derive(Clone, Copy)]
@@ -31,12 +29,7 @@ impl<S: Backend> Proxy<S> {
         head: &Parts,
     ) -> Result<(), Answer> {
         let spec = &pool.group.spec;
-        let Some(limit) = &spec.preflight_limit else { return Ok(()) };
         let key = format!("preflight {} {}", spec.name, source(address));
-        let taken = self.limiter.take(&key, limit, Cost::ONE, Span::ZERO).await;
-        let verdict = taken.map_err(|error| {
-            Answer::problem(StatusCode::UNPROCESSABLE_ENTITY, &error.to_string())
-        })?;
-        if verdict.allowed() { Ok(()) } else { Err(self.refused(&verdict, head)) }
+        self.take_from(spec.preflight_limit.as_ref(), &key, head).await
     }
 }

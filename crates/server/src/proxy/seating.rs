@@ -1,7 +1,6 @@
 //! Waiting for a seat of the group, when all that a request may have are taken.
 
-use super::gate::{Proxy, ProxyClient, stopping};
-use super::observe::RequestRecord;
+use super::gate::{Arrival, Proxy, stopping};
 use super::upstream::{GroupSeat, GroupSeats, SeatRequest};
 use crate::backend::Backend;
 use crate::web::{Answer, PROBLEM};
@@ -17,8 +16,9 @@ impl<S: Backend> Proxy<S> {
         &self,
         seats: &GroupSeats,
         asks: &SeatRequest<'_>,
-        (head, client, record): (&Parts, &ProxyClient, &mut RequestRecord),
+        arrival: &mut Arrival<'_>,
     ) -> Result<GroupSeat, Answer> {
+        let Arrival { head, client, record } = arrival;
         let entering = Box::pin(seats.enter(asks));
         let seat = tokio::select! {
             biased;
@@ -29,7 +29,7 @@ impl<S: Backend> Proxy<S> {
             && let Some(receipt) = asks.verdict.and_then(Verdict::receipt)
         {
             // If the store does not answer, the request stays counted: the error is on the strict side.
-            let _ = self.limiter.report(receipt, Report::Cancelled).await;
+            let _ = self.parts.desk.limiter.report(receipt, Report::Cancelled).await;
         }
         seat
     }

@@ -6,7 +6,6 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::json;
 use std::borrow::Cow;
 use std::net::IpAddr;
-use tidegate::Verdict;
 
 /// A request: first only its head, then with its body.
 #[derive(Clone, Copy)]
@@ -44,13 +43,6 @@ pub(crate) struct Answer {
     pub(crate) fields: Vec<(HeaderName, HeaderValue)>,
     pub(crate) body: Cow<'static, [u8]>,
 }
-
-/// Header for the upstream service: the request has low priority.
-pub(crate) const PRIORITY: &str = "tidegate-priority";
-/// Header for the upstream service: the flags that rules set on the request.
-pub(crate) const FLAGS: &str = "tidegate-flags";
-/// The rules whose limits a request exceeds, and passes because of their headroom.
-pub(crate) const OVER: &str = "tidegate-over";
 
 pub(crate) const JSON: &str = "application/json";
 pub(crate) const PROBLEM: &str = "application/problem+json";
@@ -174,13 +166,6 @@ impl Answer {
         self.fields.push((name, value));
         self
     }
-}
-
-/// The rules whose limits a request exceeds, for [`OVER`]; `None` if there are none.
-pub(crate) fn rules_over(verdict: &Verdict) -> Option<String> {
-    let mut rules: Vec<&str> = verdict.exceeded().map(|limit| limit.rule).collect();
-    rules.dedup();
-    (!rules.is_empty()).then(|| rules.join(", "))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::{Failure, Server, named};
 use crate::backend::Backend;
 use crate::bounds;
+use crate::desk::Desk;
 use crate::front::metrics_page::MetricsPage;
 use crate::front::{Front, admin, grpc, http, resp};
 use crate::net::{Budget, ListenerContext, LongWorkQueue, Protocols, Versions, Workers};
@@ -79,7 +80,6 @@ impl<S: Backend> Server<S> {
         let (decisions, http_hosts) = (self.decisions.clone(), settings.http_hosts.clone());
         let places = LongWorkQueue::shared_places();
         let make = move || -> Protocols<Front<S>> {
-            let decisions = decisions.on_worker();
             let long_work = Rc::new(LongWorkQueue::new(S::IN_PROCESS).sharing(&places));
             let context_within = |timeouts, tls: &Option<TlsAcceptor>, budget| {
                 let shared = (Arc::clone(&metrics), Arc::clone(budget));
@@ -87,29 +87,28 @@ impl<S: Backend> Server<S> {
                 context.with_tls(tls.clone()).with_queue(&long_work)
             };
             let context = |timeouts, tls| context_within(timeouts, tls, &budget);
-            let (metrics, health) = (|| Arc::clone(&metrics), Arc::clone(&health));
-            let http = http::HttpHandler::new(limiter.clone(), style, metrics(), health)
+            let logs = decisions.on_worker();
+            let desk = Desk::new(limiter.clone(), "http", Arc::clone(&metrics), logs);
+            let proxy = proxies.as_deref().zip(proxy_budget.as_ref()).map(|(proxies, budget)| {
+                let context = context_within(of_proxy, &tls_of_proxy, budget);
+                (proxies.make(&desk), context.behind(proxies.load_balancers()))
+            });
+            let of_calls = desk.for_protocol("grpc").with_limiter(of_descriptors.clone());
+            let watched = HealthService::from_health_reporter(grpc_health.clone());
+            let grpc = grpc::GrpcHandler::new(of_calls, options, watched);
+            let of_commands = desk.for_protocol("resp");
+            let resp =
+                resp::RespHandler::new(of_commands, Arc::clone(&rulebook), Arc::clone(&users));
+            let http = http::HttpHandler::new(desk, style, Arc::clone(&health))
                 .called(&http_hosts)
                 .deciding_descriptors_by(of_descriptors.clone())
-                .noting(decisions.clone())
                 .taking(&long_work);
-            let watched = HealthService::from_health_reporter(grpc_health.clone());
-            let grpc = grpc::GrpcHandler::new(of_descriptors.clone(), options, metrics(), watched)
-                .noting(decisions.clone());
-            let rulebook = Arc::clone(&rulebook);
-            let resp =
-                resp::RespHandler::new(limiter.clone(), rulebook, metrics(), Arc::clone(&users))
-                    .noting(decisions.clone());
             let mut protocols = vec![
                 (Front::Http(Rc::new(http)), context(of_http, &tls_of_http)),
                 (Front::Grpc(Rc::new(grpc)), context(of_grpc, &tls_of_grpc).for_proxies()),
                 (Front::Resp(resp), context(of_resp, &tls_of_resp)),
             ];
             // The last one, because its index must not depend on whether it is on.
-            let proxy = proxies.as_deref().zip(proxy_budget.as_ref()).map(|(proxies, budget)| {
-                let context = context_within(of_proxy, &tls_of_proxy, budget);
-                (proxies.make(decisions.clone()), context.behind(proxies.load_balancers()))
-            });
             protocols.extend(proxy);
             protocols
         };

@@ -3,15 +3,15 @@
 
 use super::{Failure, Server, named};
 use crate::backend::Backend;
-use crate::decision_logs::DecisionLogs;
+use crate::desk::Desk;
 use crate::files;
 use crate::front::Front;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::net::{IsTrustedProxy, client_tls};
 use crate::proxy::{
-    self, AccessLogWriter, LiveKeys, LiveRoutes, Proxy, ProxyOptions, RequestIds, Routes,
-    TokenVerifier,
+    self, AccessLogWriter, LiveKeys, LiveRoutes, Proxy, ProxyOptions, ProxyParts, RequestIds,
+    Routes, TokenVerifier,
 };
 use crate::rulebook::TokenKeys;
 use crate::settings::Settings;
@@ -118,7 +118,6 @@ pub(super) struct ProxyMaker<S> {
     options: ProxyOptions,
     /// The first part of request ids, which differs from worker to worker.
     next_prefix: AtomicU64,
-    metrics: Arc<Metrics>,
     access_log: Option<AccessLogWriter>,
     keys: Option<Arc<LiveKeys>>,
     clock: Clock,
@@ -135,16 +134,19 @@ impl<S: Backend> ProxyMaker<S> {
     }
 
     /// The proxy of one worker.
-    pub(super) fn make(&self, decisions: DecisionLogs) -> Front<S> {
+    pub(super) fn make(&self, desk: &Desk<S>) -> Front<S> {
         let ids = RequestIds::with_prefix(self.next_prefix.fetch_add(1, Ordering::Relaxed));
-        let shared = (self.tls.clone(), self.options);
-        let (limiter, live) = (self.limiter.clone(), Arc::clone(&self.live));
-        let proxy = Proxy::new(limiter, self.style, live, shared, (ids, Arc::clone(&self.metrics)));
-        let access_log = self.access_log.as_ref().map(AccessLogWriter::of_worker);
         let clock = || self.clock.clone();
-        let verifier = self.keys.clone().map(|keys| TokenVerifier::new(keys, clock()));
-        let proxy = proxy.with_access_log(access_log).noting(decisions);
-        Front::Proxy(Rc::new(proxy.verifying_by(verifier)))
+        Front::Proxy(Rc::new(Proxy::new(ProxyParts {
+            desk: desk.for_protocol("proxy"),
+            style: self.style,
+            live: Arc::clone(&self.live),
+            tls: self.tls.clone(),
+            ids,
+            options: self.options,
+            access_log: self.access_log.as_ref().map(AccessLogWriter::of_worker),
+            verifier: self.keys.clone().map(|keys| TokenVerifier::new(keys, clock())),
+        })))
     }
 }
 
@@ -162,7 +164,6 @@ impl<S: Backend> Server<S> {
             tls: client_tls()?,
             options,
             next_prefix: AtomicU64::new(prefix),
-            metrics: Arc::clone(&self.metrics),
             access_log: self.access_log.clone(),
             keys: self.keys.clone(),
             clock: self.clock.clone(),

@@ -5,30 +5,21 @@ use super::tonic_service::{TonicRequest, TonicService};
 use super::wire::{MessageError, RateLimitRequest, RateLimitResponse, seconds};
 use crate::backend::Backend;
 use crate::bounds;
-use crate::decision_logs::DecisionLogs;
-use crate::metrics::{Metrics, Refused, Tally};
-use crate::timers;
-use crate::web::{FLAGS, OVER, PRIORITY, rules_over};
+use crate::desk::{self, Desk, upstream_fields};
+use crate::metrics::{Metrics, Refused};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use std::fmt;
-use std::sync::Arc;
 use tidegate::http::{HeaderStyle, LegacyReset};
-use tidegate::{DecidedBy, DescriptorCall, DescriptorStatus, DescriptorVerdict, Limiter, Outcome};
-use tidegate::{Retry, Span};
-use tidegate_policy::printable;
-use tokio::time::Instant;
+use tidegate::{DescriptorCall, DescriptorStatus, DescriptorVerdict, Span};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
 
 /// Answers gRPC calls.
 pub(crate) struct GrpcHandler<S> {
-    limiter: Limiter<S>,
+    desk: Desk<S>,
     options: GrpcOptions,
-    tally: Arc<Tally>,
-    metrics: Arc<Metrics>,
     health: HealthServer<HealthService>,
-    decisions: DecisionLogs,
 }
 
 /// What a response holds besides the decision.
@@ -59,24 +50,13 @@ pub(super) type CallAnswer = Result<(Bytes, Span), CallError>;
 const PREFIX: [u8; 5] = [0; 5];
 
 impl<S: Backend> GrpcHandler<S> {
-    pub(crate) fn new(
-        limiter: Limiter<S>,
-        options: GrpcOptions,
-        metrics: Arc<Metrics>,
-        health: HealthService,
-    ) -> Self {
-        let tally = metrics.tally("grpc");
+    pub(crate) fn new(desk: Desk<S>, options: GrpcOptions, health: HealthService) -> Self {
         let health = HealthServer::new(health).max_decoding_message_size(bounds::GRPC_QUESTION);
-        Self { limiter, options, tally, metrics, health, decisions: DecisionLogs::default() }
-    }
-
-    /// The same handler with a denial log and a recorder.
-    pub(crate) fn noting(self, decisions: DecisionLogs) -> Self {
-        Self { decisions, ..self }
+        Self { desk, options, health }
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {
-        &self.metrics
+        self.desk.metrics()
     }
 
     /// Calls a service that tonic implements.
@@ -98,17 +78,14 @@ impl<S: Backend> GrpcHandler<S> {
     /// The encoded response to a call, and how long to hold it back. Nothing is counted before the whole call is parsed, and
     /// a caller that cancels while the store decides leaves nothing half done there.
     pub(super) async fn answer(&self, message: &[u8], timeout: Option<Span>) -> CallAnswer {
-        let began = timers::now();
         let request = self.read(message)?;
-        let verdict = self.limiter.check_descriptors(&request.call(timeout)).await?;
-        Ok(self.encode(&request, &verdict, began))
+        let answer = self.desk.check_descriptors(&request.call(timeout)).await?;
+        Ok((self.write(&request, &answer), answer.verdict.delay()))
     }
 
     /// The encoded denial of a call that cannot be decided.
     pub(super) fn undecided(&self, why: &dyn fmt::Display) -> Bytes {
-        tracing::warn!("a call cannot be decided and is denied: {}", printable(&why.to_string()));
-        self.metrics.refused(Refused::Undecided);
-        self.tally.count_bare(Outcome::Deny(Retry::Never), DecidedBy::Policy);
+        self.desk.undecided(why);
         let mut out = PREFIX.to_vec();
         RateLimitResponse(&mut out).overall(true);
         framed(out)
@@ -117,24 +94,10 @@ impl<S: Backend> GrpcHandler<S> {
     fn read<'b>(&self, message: &'b [u8]) -> Result<RateLimitRequest<'b>, CallError> {
         let refused = |error: &MessageError| {
             if !error.is_undecided() {
-                self.metrics.refused(Refused::Malformed);
+                self.metrics().refused(Refused::Malformed);
             }
         };
         Ok(RateLimitRequest::read(message).inspect_err(refused)?)
-    }
-
-    /// Counts a verdict and encodes it.
-    fn encode(
-        &self,
-        request: &RateLimitRequest<'_>,
-        answer: &DescriptorVerdict,
-        began: Instant,
-    ) -> (Bytes, Span) {
-        self.tally.count_descriptors(&answer.verdict);
-        self.decisions.of_call("grpc", answer, &request.call(None));
-        let bytes = self.write(request, answer);
-        self.tally.took(timers::since(began));
-        (bytes, answer.verdict.delay())
     }
 
     fn write(&self, request: &RateLimitRequest<'_>, answer: &DescriptorVerdict) -> Bytes {
@@ -146,7 +109,9 @@ impl<S: Backend> GrpcHandler<S> {
             wire.status(&status);
         }
         self.client_headers(answer, &mut wire);
-        upstream_headers(answer, &mut wire);
+        for (name, value) in upstream_fields(&answer.verdict) {
+            wire.request_header(name, &value);
+        }
         if self.options.metadata && answer.is_by_files() {
             wire.metadata(request, &answer.metadata);
         }
@@ -172,21 +137,6 @@ impl<S: Backend> GrpcHandler<S> {
                 wire.response_header(name.as_str(), value);
             }
         }
-    }
-}
-
-/// Header fields for the upstream service that serves the request.
-fn upstream_headers(answer: &DescriptorVerdict, wire: &mut RateLimitResponse<'_>) {
-    let verdict = &answer.verdict;
-    let flags: Vec<&str> = verdict.flags().collect();
-    if !flags.is_empty() {
-        wire.request_header(FLAGS, &flags.join(", "));
-    }
-    if let Some(rules) = rules_over(verdict) {
-        wire.request_header(OVER, &rules);
-    }
-    if let Some(class) = verdict.unusual_class() {
-        wire.request_header(PRIORITY, class);
     }
 }
 
@@ -229,10 +179,10 @@ fn reference_headers(answer: &DescriptorVerdict, wire: &mut RateLimitResponse<'_
 /// Why a call could not be decided.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
-    #[error("{0}")]
+    #[error(transparent)]
     Wire(#[from] MessageError),
-    #[error("{0}")]
-    Descriptor(#[from] tidegate::DescriptorError),
+    #[error(transparent)]
+    Desk(#[from] desk::CallError),
 }
 
 impl CallError {
@@ -240,7 +190,7 @@ impl CallError {
     pub(super) const fn is_undecided(&self) -> bool {
         match self {
             Self::Wire(error) => error.is_undecided(),
-            Self::Descriptor(_) => true,
+            Self::Desk(_) => true,
         }
     }
 }

@@ -42,7 +42,7 @@ impl<S: Backend> HttpHandler<S> {
     pub(super) async fn check_list(&self, call: &Call<'_>) -> Result<Answer, WireError> {
         let deadline = &self.deadline();
         let mut batch = self.turns.batch().await;
-        let asked: Vec<wire::Check<'_>> = read(call, &mut batch, &self.metrics).await?;
+        let asked: Vec<wire::Check<'_>> = read(call, &mut batch, self.desk.metrics()).await?;
         let attributes = attributes(&asked, &mut batch).await?;
         let checks: Vec<Check<'_>> = asked
             .iter()
@@ -50,18 +50,11 @@ impl<S: Backend> HttpHandler<S> {
             .map(|(asked, attributes)| asked.check(attributes))
             .collect();
         let mut answers = Answers::new(checks.len());
-        let mut done = |(check, decided): (&Check<'_>, Result<Verdict, CheckError>)| {
-            self.tally_if_decided(&decided);
-            if let Ok(verdict) = &decided {
-                self.decisions.of_request("http", verdict, check);
-            }
-            answers.decided(&decided, self);
-        };
+        let mut done = |decided| answers.decided(&decided, self);
         let mut together = Together::new(&self.turns);
         for check in &checks {
             batch.step(DECIDE_US).await;
-            let decide = async move { (check, self.decide_by(check, deadline).await) };
-            together.ask(decide, &mut done).await;
+            together.ask(self.decide_by(check, deadline), &mut done).await;
         }
         together.finish(&mut done).await;
         Ok(answers.answer())
@@ -74,15 +67,15 @@ impl<S: Backend> HttpHandler<S> {
         deadline: &ListDeadline,
     ) -> Result<Verdict, CheckError> {
         match deadline.left(check.timeout) {
-            Some(left) => self.decide(&check.within(left)).await,
-            None => self.limiter.check_without_store(check),
+            Some(left) => self.desk.check(&check.within(left)).await,
+            None => self.desk.check_late(check).await,
         }
     }
 
     pub(super) async fn peek_list(&self, call: &Call<'_>) -> Result<Answer, WireError> {
         let deadline = &self.deadline();
         let mut batch = self.turns.batch().await;
-        let asked: Vec<wire::Check<'_>> = read(call, &mut batch, &self.metrics).await?;
+        let asked: Vec<wire::Check<'_>> = read(call, &mut batch, self.desk.metrics()).await?;
         let attributes = attributes(&asked, &mut batch).await?;
         let mut answers = Answers::new(asked.len());
         let mut done = |decided| answers.decided(&decided, self);
@@ -92,7 +85,7 @@ impl<S: Backend> HttpHandler<S> {
             let peek = async move {
                 let check = asked.check(attributes);
                 let left = deadline.left(check.timeout).unwrap_or(Span::ZERO);
-                self.limiter.peek(&check.within(left)).await
+                self.desk.limiter.peek(&check.within(left)).await
             };
             together.ask(peek, &mut done).await;
         }
@@ -102,28 +95,18 @@ impl<S: Backend> HttpHandler<S> {
 
     pub(super) async fn take_list(&self, call: &Call<'_>) -> Result<Answer, WireError> {
         let mut batch = self.turns.batch().await;
-        let asked: Vec<wire::Take<'_>> = read(call, &mut batch, &self.metrics).await?;
+        let asked: Vec<wire::Take<'_>> = read(call, &mut batch, self.desk.metrics()).await?;
         let mut limits: Vec<RuleLimit> = Vec::with_capacity(asked.len());
         for (at, asked) in asked.iter().enumerate() {
             batch.step(VALIDATE_US).await;
             limits.push(self.admitted(asked).map_err(|error| error.within(at))?);
         }
         let mut answers = Answers::new(asked.len());
-        let mut done = |(asked, decided): (&wire::Take<'_>, Result<Verdict, CheckError>)| {
-            self.tally_if_decided(&decided);
-            if let Ok(verdict) = &decided {
-                let decision = (verdict.outcome, verdict.decided_by);
-                self.decisions.of_take("http", asked.key.as_bytes(), decision, asked.cost.into());
-            }
-            answers.decided(&decided, self);
-        };
+        let mut done = |decided| answers.decided(&decided, self);
         let mut together = Together::new(&self.turns);
         for (asked, limit) in asked.iter().zip(&limits) {
             batch.step(DECIDE_US).await;
-            let take = async move {
-                let wait = Span::from_millis(asked.max_wait_ms);
-                (asked, self.limiter.take(&asked.key, limit, asked.cost.into(), wait).await)
-            };
+            let take = async move { self.desk.take(&asked.take(limit)).await };
             together.ask(take, &mut done).await;
         }
         together.finish(&mut done).await;
@@ -133,7 +116,7 @@ impl<S: Backend> HttpHandler<S> {
     pub(super) async fn report_list(&self, call: &Call<'_>) -> Result<Answer, WireError> {
         let deadline = &self.deadline();
         let mut batch = self.turns.batch().await;
-        let asked: Vec<wire::Report<'_>> = read(call, &mut batch, &self.metrics).await?;
+        let asked: Vec<wire::Report<'_>> = read(call, &mut batch, self.desk.metrics()).await?;
         let mut answers = Answers::new(asked.len());
         let mut done = |reported: Reported| {
             answers.entry().extend_from_slice(reported.entry().to_string().as_bytes());
@@ -156,13 +139,7 @@ impl<S: Backend> HttpHandler<S> {
 
     /// The deadline of a list that has just arrived.
     fn deadline(&self) -> ListDeadline {
-        ListDeadline { began: timers::now(), store: self.limiter.store().timeout() }
-    }
-
-    fn tally_if_decided(&self, decided: &Result<Verdict, CheckError>) {
-        if let Ok(verdict) = decided {
-            self.tally.count(verdict);
-        }
+        ListDeadline { began: timers::now(), store: self.desk.limiter.store().timeout() }
     }
 }
 
@@ -244,7 +221,7 @@ impl Answers {
     ) {
         let body = self.entry();
         match decided {
-            Ok(verdict) => VerdictText::new(verdict, &handler.limiter).write(body),
+            Ok(verdict) => VerdictText::new(verdict, &handler.desk.limiter).write(body),
             Err(error) => body.extend_from_slice(undecided(error).entry().as_bytes()),
         }
     }
@@ -269,6 +246,8 @@ impl Answers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decision_logs::DecisionLogs;
+    use crate::desk::Desk;
     use crate::front::testing::Slow;
     use crate::health::Health;
     use crate::net::Reservation;
@@ -289,7 +268,8 @@ mod tests {
         let store = Slow::new(&clock, ROUND_TRIP);
         let policy = Policy::parse(policy).unwrap();
         let limiter = Limiter::new(policy, store, Secret::new([1; 32]), clock).unwrap();
-        HttpHandler::new(limiter, Default::default(), Arc::default(), Arc::new(Health::default()))
+        let desk = Desk::new(limiter, "http", Arc::default(), DecisionLogs::default());
+        HttpHandler::new(desk, Default::default(), Arc::new(Health::default()))
     }
 
     /// Sends a list, and returns the answer and how long it took, by a clock that stands still while anything can be done.

@@ -12,7 +12,7 @@
 use super::handler::HttpHandler;
 use super::routes::Profile;
 use crate::backend::Backend;
-use crate::timers;
+use crate::desk::{Desk, tell_upstream};
 use crate::web;
 use crate::web::{Answer, Call};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -20,20 +20,14 @@ use tidegate::http::{HeaderStyle, refusal};
 use tidegate::{Check, Limiter, Request, Verdict};
 
 const DENIED: HeaderName = HeaderName::from_static("x-ratelimit-denied");
-const PRIORITY: HeaderName = HeaderName::from_static(web::PRIORITY);
-const FLAGS: HeaderName = HeaderName::from_static(web::FLAGS);
-const OVER: HeaderName = HeaderName::from_static(web::OVER);
 const RECEIPT: HeaderName = HeaderName::from_static("tidegate-receipt");
 
 impl<S: Backend> HttpHandler<S> {
     /// `GET /v1/auth` and `/v1/auth/nginx`
     pub(super) async fn forward_auth(&self, call: &Call<'_>, profile: Profile) -> Answer {
-        let began = timers::now();
-        let answer = match decide(self, call, profile).await {
+        match decide(self, call, profile).await {
             Ok(answer) | Err(answer) => answer,
-        };
-        self.auth_tally.took(timers::since(began));
-        answer
+        }
     }
 }
 
@@ -43,7 +37,8 @@ async fn decide<S: Backend>(
     profile: Profile,
 ) -> Result<Answer, Answer> {
     let bad = |detail: &str| Answer::problem(StatusCode::BAD_REQUEST, detail);
-    if !handler.limiter.trusts(call.peer) {
+    let Desk { limiter, .. } = &handler.auth;
+    if !limiter.trusts(call.peer) {
         return Err(bad(&format!(
             "{} is not a trusted proxy; add its address to `identity.trusted` of the policy",
             call.peer
@@ -55,17 +50,13 @@ async fn decide<S: Backend>(
     }
     let values = |name: &str| call.headers.all(name).collect();
     let request = Request { peer: Some(call.peer), method, target, headers: &values };
-    let attributes =
-        handler.limiter.attributes(&request).map_err(|error| bad(&error.to_string()))?;
-    let check = Check::new(&attributes);
-    let verdict = handler
-        .decide(&check)
-        .await
-        .map_err(|error| Answer::problem(StatusCode::UNPROCESSABLE_ENTITY, &error.to_string()))?;
-    handler.auth_tally.count(&verdict);
-    handler.decisions.of_request("auth", &verdict, &check);
+    let attributes = limiter.attributes(&request).map_err(|error| bad(&error.to_string()))?;
+    let verdict =
+        handler.auth.check(&Check::new(&attributes)).await.map_err(|error| {
+            Answer::problem(StatusCode::UNPROCESSABLE_ENTITY, &error.to_string())
+        })?;
     Ok(if verdict.allowed() {
-        passed(&verdict, &handler.style, &handler.limiter)
+        passed(&verdict, &handler.style, limiter)
     } else {
         refused(&verdict, &handler.style, profile)
     })
@@ -74,16 +65,7 @@ async fn decide<S: Backend>(
 fn passed<S: Backend>(verdict: &Verdict, style: &HeaderStyle, limiter: &Limiter<S>) -> Answer {
     let mut fields = HeaderMap::new();
     style.write(verdict, &mut fields);
-    if let Some(Ok(class)) = verdict.unusual_class().map(HeaderValue::try_from) {
-        fields.insert(PRIORITY, class);
-    }
-    let flags: Vec<&str> = verdict.flags().collect();
-    if let (false, Ok(flags)) = (flags.is_empty(), HeaderValue::try_from(flags.join(", "))) {
-        fields.insert(FLAGS, flags);
-    }
-    if let Some(Ok(rules)) = web::rules_over(verdict).map(HeaderValue::try_from) {
-        fields.insert(OVER, rules);
-    }
+    tell_upstream(verdict, &mut fields);
     let receipt = verdict.receipt().map(|receipt| limiter.sealed(receipt));
     if let Some(Ok(receipt)) = receipt.map(HeaderValue::try_from) {
         fields.insert(RECEIPT, receipt);

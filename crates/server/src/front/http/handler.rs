@@ -4,33 +4,26 @@ use super::routes::{HttpRoute, not_found};
 use super::wire::{self, VerdictText, WireError};
 use crate::backend::Backend;
 use crate::bounds;
-use crate::decision_logs::DecisionLogs;
+use crate::desk::Desk;
 use crate::front;
 use crate::health::Health;
-use crate::metrics::{Metrics, Refused, Tally};
+use crate::metrics::{Metrics, Refused};
 use crate::net::LongWorkQueue;
-use crate::supervise::contained;
-use crate::timers;
 use crate::web::{Answer, BodyBound, Call, Hosts, JSON, WebHandler};
 use http::{HeaderValue, StatusCode, header};
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use tidegate::http::{HeaderStyle, status};
-use tidegate::{Check, CheckError, Limiter, Outcome, Retry, RuleLimit, Span, StoreError, Verdict};
+use tidegate::{CheckError, Limiter, Outcome, Retry, RuleLimit, StoreError, Verdict};
 
 /// Answers requests to the HTTP API.
 pub(crate) struct HttpHandler<S> {
-    pub(super) limiter: Limiter<S>,
+    pub(super) desk: Desk<S>,
+    /// The desk of forward auth.
+    pub(super) auth: Desk<S>,
+    /// The desk of `/json`: it decides by the policy, or by rule files of Envoy's reference service.
+    pub(super) json: Desk<S>,
     pub(super) style: HeaderStyle,
-    pub(super) tally: Arc<Tally>,
-    /// Counts the decisions of forward auth separately.
-    pub(super) auth_tally: Arc<Tally>,
-    /// Decides descriptors: the policy, or rule files of Envoy's reference service.
-    pub(super) descriptors: Limiter<S>,
-    pub(super) json_tally: Arc<Tally>,
-    pub(super) decisions: DecisionLogs,
-    pub(super) metrics: Arc<Metrics>,
     pub(super) health: Arc<Health>,
     /// The queue in which long work waits for its turn.
     pub(super) turns: Rc<LongWorkQueue>,
@@ -54,7 +47,7 @@ impl<S: Backend> WebHandler for HttpHandler<S> {
         // The fields of forward auth are those of the client whose request is to be decided. It believes only proxies.
         if !matches!(found, Some(HttpRoute::Auth(_))) {
             self.hosts.check(call).map_err(|foreign| {
-                self.metrics.refused(Refused::Foreign);
+                self.metrics().refused(Refused::Foreign);
                 self.hosts.refusal(foreign)
             })?;
         }
@@ -88,31 +81,19 @@ impl<S: Backend> WebHandler for HttpHandler<S> {
     }
 
     fn metrics(&self) -> &Metrics {
-        &self.metrics
+        self.desk.metrics()
     }
 }
 
 impl<S: Backend> HttpHandler<S> {
-    pub(crate) fn new(
-        limiter: Limiter<S>,
-        style: HeaderStyle,
-        metrics: Arc<Metrics>,
-        health: Arc<Health>,
-    ) -> Self {
-        let [tally, auth_tally, json_tally] =
-            ["http", "auth", "json"].map(|front| metrics.tally(front));
-        let (descriptors, turns) = (limiter.clone(), Rc::new(LongWorkQueue::new(S::IN_PROCESS)));
+    pub(crate) fn new(desk: Desk<S>, style: HeaderStyle, health: Arc<Health>) -> Self {
         Self {
-            limiter,
+            auth: desk.for_protocol("auth"),
+            json: desk.for_protocol("json"),
+            desk,
             style,
-            tally,
-            auth_tally,
-            descriptors,
-            json_tally,
-            decisions: DecisionLogs::default(),
-            metrics,
             health,
-            turns,
+            turns: Rc::new(LongWorkQueue::new(S::IN_PROCESS)),
             hosts: Hosts::of_programs(&[]),
         }
     }
@@ -122,11 +103,6 @@ impl<S: Backend> HttpHandler<S> {
         Self { hosts: Hosts::of_programs(names), ..self }
     }
 
-    /// The same handler with a denial log and a recorder.
-    pub(crate) fn noting(self, decisions: DecisionLogs) -> Self {
-        Self { decisions, ..self }
-    }
-
     /// The same handler, with its worker's queue for long work.
     pub(crate) fn taking(self, turns: &Rc<LongWorkQueue>) -> Self {
         Self { turns: Rc::clone(turns), ..self }
@@ -134,49 +110,26 @@ impl<S: Backend> HttpHandler<S> {
 
     /// The same handler, with descriptors decided by this limiter.
     pub(crate) fn deciding_descriptors_by(self, descriptors: Limiter<S>) -> Self {
-        Self { descriptors, ..self }
+        Self { json: self.json.with_limiter(descriptors), ..self }
     }
 
     /// Whether clients should send requests here; also asks the store whether it runs out of memory.
     fn ready(&self) -> Answer {
-        front::look_for_room(&self.limiter, &self.health);
+        front::look_for_room(&self.desk.limiter, &self.health);
         front::ready(&self.health)
     }
 
     // === check and peek ===
 
     async fn check(&self, call: &Call<'_>) -> Result<Answer, WireError> {
-        let began = timers::now();
-        let answer = match wire::read_one::<wire::Check<'_>>(call.body) {
+        let Some(asked) = wire::read_one::<wire::Check<'_>>(call.body) else {
             // Boxed because it is large and rare: otherwise every connection would reserve memory for it.
-            None => Box::pin(self.check_list(call)).await,
-            Some(Ok(asked)) => self.check_one(&asked).await.map(|verdict| self.verdict(&verdict)),
-            Some(Err(error)) => Err(error),
+            return Box::pin(self.check_list(call)).await;
         };
-        self.tally.took(timers::since(began));
-        answer
-    }
-
-    async fn check_one(&self, asked: &wire::Check<'_>) -> Result<Verdict, WireError> {
+        let asked = asked?;
         let attributes = asked.attributes.attributes()?;
-        let check = asked.check(&attributes);
-        let verdict = self.decide(&check).await.map_err(|error| undecided(&error))?;
-        self.decisions.of_request("http", &verdict, &check);
-        Ok(verdict)
-    }
-
-    /// Decides a request. After a panic the rules decide as their `on_store_error` says.
-    pub(super) async fn decide(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
-        match contained(pin!(self.limiter.check(check))).await {
-            Ok(verdict) => verdict,
-            Err(_) => self.without_store(check),
-        }
-    }
-
-    fn without_store(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
-        self.metrics.panicked();
-        tracing::error!("a decision met a bug in tidegate; the rules decided without the store");
-        self.limiter.check_without_store(check)
+        let verdict = self.desk.check(&asked.check(&attributes)).await;
+        Ok(self.answer_with(&verdict.map_err(|error| undecided(&error))?))
     }
 
     async fn peek(&self, call: &Call<'_>) -> Result<Answer, WireError> {
@@ -185,7 +138,7 @@ impl<S: Backend> HttpHandler<S> {
         };
         let asked = asked?;
         let attributes = asked.attributes.attributes()?;
-        let peeked = self.limiter.peek(&asked.check(&attributes)).await;
+        let peeked = self.desk.limiter.peek(&asked.check(&attributes)).await;
         Ok(self.answer_with(&peeked.map_err(|error| undecided(&error))?))
     }
 
@@ -196,32 +149,22 @@ impl<S: Backend> HttpHandler<S> {
             return Box::pin(self.take_list(call)).await;
         };
         let asked = asked?;
-        let (limit, wait) = (self.admitted(&asked)?, Span::from_millis(asked.max_wait_ms));
-        let decided = self.limiter.take(&asked.key, &limit, asked.cost.into(), wait).await;
-        let verdict = decided.map_err(|error| undecided(&error))?;
-        let (decision, cost) = ((verdict.outcome, verdict.decided_by), asked.cost.into());
-        self.decisions.of_take("http", asked.key.as_bytes(), decision, cost);
-        Ok(self.verdict(&verdict))
+        let verdict = self.desk.take(&asked.take(&self.admitted(&asked)?)).await;
+        Ok(self.answer_with(&verdict.map_err(|error| undecided(&error))?))
     }
 
     /// The limit that the caller defines, if the store has memory for another one.
     pub(super) fn admitted(&self, asked: &wire::Take<'_>) -> Result<RuleLimit, WireError> {
         let limit = asked.limit()?;
-        self.limiter.admit_limit(limit.limit()).map_err(|error| undecided(&error))?;
+        self.desk.limiter.admit_limit(limit.limit()).map_err(|error| undecided(&error))?;
         Ok(limit)
     }
 
     // === answers ===
 
-    /// Counts a verdict in the metrics and answers with it.
-    fn verdict(&self, verdict: &Verdict) -> Answer {
-        self.tally.count(verdict);
-        self.answer_with(verdict)
-    }
-
     fn answer_with(&self, verdict: &Verdict) -> Answer {
         let mut body = Vec::with_capacity(512);
-        VerdictText::new(verdict, &self.limiter).write(&mut body);
+        VerdictText::new(verdict, &self.desk.limiter).write(&mut body);
         body.push(b'\n');
         let answer = Answer::new(status(verdict), JSON, body);
         match verdict.outcome {
@@ -266,6 +209,7 @@ fn check_json(call: &Call<'_>) -> Result<(), Answer> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decision_logs::DecisionLogs;
     use crate::front::testing::Panicking;
     use crate::net::Reservation;
     use crate::web::{Headers, answer};
@@ -273,19 +217,24 @@ mod tests {
     use tidegate::{Clock, Policy, Secret};
     use tidegate_core::Timestamp;
 
-    fn front(on_store_error: &str) -> (HttpHandler<Panicking>, Arc<Metrics>) {
+    /// A front whose rule allows this many requests an hour. One request in `every` causes a panic.
+    fn front(
+        on_store_error: &str,
+        limit: u32,
+        every: u64,
+    ) -> (HttpHandler<Panicking>, Arc<Metrics>) {
         let policy = Policy::parse(format!(
-            "{{ version: 1, rules: [{{ name: a, key: [ip], limits: [1000/h], on_store_error: {on_store_error} }}] }}"
+            "{{ version: 1, rules: [{{ name: a, key: [ip], limits: [{limit}/h], on_store_error: {on_store_error} }}] }}"
         ));
         let clock = Clock::manual(Timestamp::from_nanos(1));
         let takes = AtomicU64::new(1);
         let store = Panicking::new(&clock, move |_| {
-            takes.fetch_add(1, Ordering::Relaxed).is_multiple_of(100)
+            takes.fetch_add(1, Ordering::Relaxed).is_multiple_of(every)
         });
         let limiter = Limiter::new(policy.unwrap(), store, Secret::new([1; 32]), clock).unwrap();
         let (metrics, health) = (Arc::new(Metrics::default()), Arc::new(Health::default()));
-        let style = HeaderStyle::default();
-        (HttpHandler::new(limiter, style, Arc::clone(&metrics), health), metrics)
+        let desk = Desk::new(limiter, "http", Arc::clone(&metrics), DecisionLogs::default());
+        (HttpHandler::new(desk, HeaderStyle::default(), health), metrics)
     }
 
     async fn ask(front: &HttpHandler<Panicking>) -> (u16, String) {
@@ -309,7 +258,7 @@ mod tests {
     #[tokio::test]
     async fn a_panic_affects_only_its_own_request() {
         for (on_store_error, status) in [("allow", 200), ("deny", 429), ("local", 200)] {
-            let (front, metrics) = front(on_store_error);
+            let (front, metrics) = front(on_store_error, 1_000, 100);
             let mut answers: Vec<(u16, String)> = Vec::new();
             for _ in 1..=1_000 {
                 answers.push(ask(&front).await);
@@ -326,6 +275,19 @@ mod tests {
                 assert!(body.contains(by), "{on_store_error} {number}: {body}");
             }
             assert!(metrics.families().text().contains("tidegate_panics_total{} 10\n"));
+        }
+    }
+
+    /// A client that knows how to cause a panic would be free of every limit whose rule says `on_store_error: allow`.
+    #[tokio::test]
+    async fn no_rule_lets_requests_that_cause_a_panic_pass_for_free() {
+        for (on_store_error, passes) in [("allow", 3), ("local", 3), ("deny", 0)] {
+            let (front, _) = front(on_store_error, 3, 1);
+            let mut passed = 0;
+            for _ in 0..10 {
+                passed += usize::from(ask(&front).await.0 == 200);
+            }
+            assert_eq!(passed, passes, "{on_store_error}");
         }
     }
 }

@@ -13,16 +13,15 @@
 use super::handler::HttpHandler;
 use crate::backend::Backend;
 use crate::bounds;
-use crate::metrics::Refused;
 use crate::net::PIECE;
 use crate::web::Answer;
 use http::StatusCode;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
-use tidegate::{DecidedBy, Descriptor, DescriptorCall, DescriptorStatus, DescriptorVerdict};
-use tidegate::{Outcome, Retry, Span};
-use tidegate_policy::{Unit, printable};
+use std::fmt;
+use tidegate::{Descriptor, DescriptorCall, DescriptorStatus, DescriptorVerdict, Span};
+use tidegate_policy::Unit;
 
 /// `RateLimitRequest`
 #[derive(Deserialize)]
@@ -102,7 +101,7 @@ impl<S: Backend> HttpHandler<S> {
         };
         let entries = descriptors.iter().map(|descriptor| descriptor.entries.len()).max();
         if descriptors.len() > bounds::DESCRIPTORS || entries.unwrap_or(0) > bounds::ENTRIES {
-            return undecided(self, "too many descriptors or entries");
+            return self.undecided(&"too many descriptors or entries");
         }
         let call = DescriptorCall {
             domain: &request.domain,
@@ -111,31 +110,22 @@ impl<S: Backend> HttpHandler<S> {
             timeout: None,
             max_wait: Span::ZERO,
         };
-        match self.descriptors.check_descriptors(&call).await {
-            Ok(verdict) => self.reference_answer(&verdict, &call),
-            Err(error) => undecided(self, &error.to_string()),
+        match self.json.check_descriptors(&call).await {
+            Ok(answer) => reference_answer(&answer),
+            Err(error) => self.undecided(&error),
         }
     }
 
-    fn reference_answer(
-        &self,
-        answer: &DescriptorVerdict,
-        call: &DescriptorCall<'_, '_>,
-    ) -> Answer {
-        self.json_tally.count_descriptors(&answer.verdict);
-        self.decisions.of_call("json", answer, call);
-        let statuses: Vec<Value> = answer.statuses().map(|status| status_json(&status)).collect();
-        let over = !answer.verdict.allowed();
-        let body = json!({ "overallCode": code(over), "statuses": statuses });
-        Answer::json(status_of(over), &body)
+    fn undecided(&self, why: &dyn fmt::Display) -> Answer {
+        self.json.undecided(why);
+        Answer::json(status_of(true), &json!({ "overallCode": code(true) }))
     }
 }
 
-fn undecided<S>(handler: &HttpHandler<S>, why: &str) -> Answer {
-    tracing::warn!("a call cannot be decided and is denied: {}", printable(why));
-    handler.metrics.refused(Refused::Undecided);
-    handler.json_tally.count_bare(Outcome::Deny(Retry::Never), DecidedBy::Policy);
-    Answer::json(status_of(true), &json!({ "overallCode": code(true) }))
+fn reference_answer(answer: &DescriptorVerdict) -> Answer {
+    let statuses: Vec<Value> = answer.statuses().map(|status| status_json(&status)).collect();
+    let over = !answer.verdict.allowed();
+    Answer::json(status_of(over), &json!({ "overallCode": code(over), "statuses": statuses }))
 }
 
 fn bad(detail: &str) -> Answer {

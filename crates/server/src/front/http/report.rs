@@ -53,11 +53,11 @@ impl<S: Backend> HttpHandler<S> {
             Ok(report) => report,
             Err(detail) => return Reported::Failed(StatusCode::BAD_REQUEST, detail),
         };
-        let Ok(receipt) = self.limiter.opened(&asked.receipt) else {
+        let Ok(receipt) = self.desk.limiter.opened(&asked.receipt) else {
             return Reported::Failed(StatusCode::BAD_REQUEST, FORGED);
         };
         match report {
-            Asked::Settle(report) => settled(&self.limiter.report(&receipt, report).await),
+            Asked::Settle(report) => settled(&self.desk.limiter.report(&receipt, report).await),
             Asked::Renew => self.renew(&receipt).await,
         }
     }
@@ -65,9 +65,9 @@ impl<S: Backend> HttpHandler<S> {
     async fn renew(&self, receipt: &Receipt) -> Reported {
         let conflict = |detail| Reported::Failed(StatusCode::CONFLICT, detail);
         let unavailable = |detail| Reported::Failed(StatusCode::SERVICE_UNAVAILABLE, detail);
-        match self.limiter.renew(receipt).await {
+        match self.desk.limiter.renew(receipt).await {
             Ok(Renewal::Renewed(renewed)) => Reported::Renewed {
-                receipt: self.limiter.sealed(&renewed),
+                receipt: self.desk.limiter.sealed(&renewed),
                 lease_ms: renewed.lease().map_or(0, wire::millis),
             },
             Ok(Renewal::Already) => conflict(ALREADY),

@@ -1,6 +1,7 @@
 //! JSON bodies of the HTTP API, in and out, as `openapi.json` describes them.
 
 use crate::backend::Backend;
+use crate::desk::ClientTake;
 use crate::web::Answer;
 use http::StatusCode;
 use serde::Deserialize;
@@ -255,6 +256,12 @@ impl<'de> Visitor<'de> for TextVisitor {
 }
 
 impl Take<'_> {
+    /// What is taken, under the limit that the caller defines.
+    pub(crate) fn take<'t>(&'t self, limit: &'t RuleLimit) -> ClientTake<'t> {
+        let max_wait = Span::from_millis(self.max_wait_ms);
+        ClientTake { key: &self.key, limit, cost: self.cost.into(), max_wait }
+    }
+
     /// The limit that the caller defines.
     pub(crate) fn limit(&self) -> Result<RuleLimit, WireError> {
         let wrong =

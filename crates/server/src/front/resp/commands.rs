@@ -7,7 +7,6 @@ use super::session::Session;
 use crate::audit::{Actor, AuditEvent};
 use crate::backend::Backend;
 use crate::rulebook::Rulebook;
-use crate::timers;
 use serde_json::json;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -18,18 +17,12 @@ use tidegate::{
 
 impl<S: Backend> RespHandler<S> {
     pub(super) async fn check(&self, words: &[&[u8]], dialect: Dialect, out: &mut Vec<u8>) {
-        let began = timers::now();
         let command = match CheckCommand::read(words) {
             Ok(command) => command,
             Err(error) => return reply::error(out, &error),
         };
-        match self.limiter.check(&command.check()).await {
-            Ok(verdict) => {
-                self.tally.count(&verdict);
-                self.decisions.of_request("resp", &verdict, &command.check());
-                self.tally.took(timers::since(began));
-                self.write(&verdict, dialect, out);
-            }
+        match self.desk.check(&command.check()).await {
+            Ok(verdict) => self.write(&verdict, dialect, out),
             Err(error) => reply::error(out, &format!("ERR {error}")),
         }
     }
@@ -40,7 +33,7 @@ impl<S: Backend> RespHandler<S> {
             Ok(command) => command,
             Err(error) => return reply::error(out, &error),
         };
-        match self.limiter.peek(&command.check()).await {
+        match self.desk.limiter.peek(&command.check()).await {
             Ok(verdict) => self.write(&verdict, dialect, out),
             Err(error) => reply::error(out, &format!("ERR {error}")),
         }
@@ -68,7 +61,7 @@ impl<S: Backend> RespHandler<S> {
             None => reply::null(out, dialect),
         }
         match verdict.receipt() {
-            Some(receipt) => reply::bulk(out, self.limiter.sealed(receipt).as_bytes()),
+            Some(receipt) => reply::bulk(out, self.desk.limiter.sealed(receipt).as_bytes()),
             None => reply::null(out, dialect),
         }
         reply::bulk(out, verdict.class().name().as_bytes());
@@ -87,8 +80,8 @@ impl<S: Backend> RespHandler<S> {
             let usage = "ERR the outcome must be success, failure, cancelled or a cost";
             return reply::error(out, usage);
         };
-        let settled = match self.limiter.opened(&String::from_utf8_lossy(receipt)) {
-            Ok(receipt) => self.limiter.report(&receipt, report).await,
+        let settled = match self.desk.limiter.opened(&String::from_utf8_lossy(receipt)) {
+            Ok(receipt) => self.desk.limiter.report(&receipt, report).await,
             Err(error) => Err(error),
         };
         match settled {
@@ -111,14 +104,14 @@ impl<S: Backend> RespHandler<S> {
     /// `TG.RENEW receipt`, answered with `[receipt, lease_ms]`
     pub(super) async fn renew(&self, words: &[&[u8]], out: &mut Vec<u8>) {
         let [receipt] = words else { return reply::arity(out, "tg.renew") };
-        let renewal = match self.limiter.opened(&String::from_utf8_lossy(receipt)) {
-            Ok(receipt) => self.limiter.renew(&receipt).await,
+        let renewal = match self.desk.limiter.opened(&String::from_utf8_lossy(receipt)) {
+            Ok(receipt) => self.desk.limiter.renew(&receipt).await,
             Err(error) => Err(error),
         };
         match renewal {
             Ok(Renewal::Renewed(renewed)) => {
                 reply::list(out, 2);
-                reply::bulk(out, self.limiter.sealed(&renewed).as_bytes());
+                reply::bulk(out, self.desk.limiter.sealed(&renewed).as_bytes());
                 reply::integer(out, renewed.lease().map_or(0, millis));
             }
             Ok(Renewal::Already) => {
@@ -152,11 +145,11 @@ impl<S: Backend> RespHandler<S> {
             Err(error) => return reply::error(out, &error),
         };
         let rule = String::from_utf8_lossy(rule);
-        let found = self.limiter.in_use(&rule, &attributes).await;
+        let found = self.desk.limiter.in_use(&rule, &attributes).await;
         // The audit log keeps the names of attributes and not their values, which may be secrets.
         let names: Vec<String> = attributes.iter().map(|(name, _)| name.to_owned()).collect();
         let details = |states| json!({ "rule": rule, "by": names, "states": states });
-        let reset = self.limiter.reset(&rule, &attributes);
+        let reset = self.desk.limiter.reset(&rule, &attributes);
         let done = self.reset_noted(session, found, details, reset).await;
         write_count(out, done);
     }
@@ -171,10 +164,10 @@ impl<S: Backend> RespHandler<S> {
             Ok(limit) => limit,
             Err(error) => return reply::error(out, &error),
         };
-        let found = self.limiter.named_in_use(words, &limit.named).await;
+        let found = self.desk.limiter.named_in_use(words, &limit.named).await;
         // The audit log keeps how many keys there were and not the keys, which may be secrets.
         let details = |states| json!({ "command": "DEL", "keys": words.len(), "states": states });
-        let reset = self.limiter.reset_named(words, &limit.named);
+        let reset = self.desk.limiter.reset_named(words, &limit.named);
         let done = self.reset_noted(session, found, details, reset).await;
         write_count(out, done);
     }

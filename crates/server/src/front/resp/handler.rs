@@ -9,29 +9,24 @@ use super::users::{UserRole, Users};
 use super::wire::Words;
 use crate::backend::Backend;
 use crate::bounds;
-use crate::decision_logs::DecisionLogs;
-use crate::metrics::{Metrics, Tally};
+use crate::desk::Desk;
 use crate::net::{LongWorkQueue, PIECE, Together};
 use crate::rulebook::Rulebook;
-use crate::supervise::contained;
-use crate::timers;
+use crate::supervise::{Panicked, contained};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use tidegate::{DecidedBy, Decision, Limiter, NamedTake, StoreError};
+use tidegate::{NamedTake, StoreError};
 
 /// Answers commands; every worker has one.
 pub(crate) struct RespHandler<S> {
-    pub(super) limiter: Limiter<S>,
+    pub(super) desk: Desk<S>,
     pub(super) rulebook: Arc<Rulebook<S>>,
     pub(super) limits: RefCell<Limits>,
-    pub(super) tally: Arc<Tally>,
-    pub(super) metrics: Arc<Metrics>,
     pub(super) users: Arc<Users>,
-    pub(super) decisions: DecisionLogs,
     /// How many connections this worker has had; gives each its number.
     sessions: Cell<u64>,
 }
@@ -72,21 +67,8 @@ const LONGEST_COMMAND: usize = 32;
 const AT_A_TIME: usize = 32;
 
 impl<S: Backend> RespHandler<S> {
-    pub(crate) fn new(
-        limiter: Limiter<S>,
-        rulebook: Arc<Rulebook<S>>,
-        metrics: Arc<Metrics>,
-        users: Arc<Users>,
-    ) -> Self {
-        let tally = metrics.tally("resp");
-        let (limits, sessions) = (RefCell::default(), Cell::new(0));
-        let decisions = DecisionLogs::default();
-        Self { limiter, rulebook, limits, tally, metrics, users, decisions, sessions }
-    }
-
-    /// The same handler with a denial log and a recorder.
-    pub(crate) fn noting(self, decisions: DecisionLogs) -> Self {
-        Self { decisions, ..self }
+    pub(crate) fn new(desk: Desk<S>, rulebook: Arc<Rulebook<S>>, users: Arc<Users>) -> Self {
+        Self { desk, rulebook, limits: RefCell::default(), users, sessions: Cell::new(0) }
     }
 
     pub(crate) fn session(&self, peer: IpAddr) -> Session {
@@ -114,36 +96,46 @@ impl<S: Backend> RespHandler<S> {
     /// Decides a batch, and writes the replies in its order. If that panics, the commands are decided again one by one, so
     /// that the panic costs one reply; some of them are then counted twice.
     pub(crate) async fn decide(&self, batch: &Batch<'_>, out: &mut Vec<u8>) {
-        if batch.is_empty() || self.try_decide(batch, out).await {
+        if batch.is_empty() || self.try_decide(batch, out).await.is_ok() {
             return;
         }
         for throttle in batch {
-            if !self.try_decide(std::slice::from_ref(throttle), out).await {
-                self.reply_panicked(out);
+            let alone = std::slice::from_ref(throttle);
+            if let Err(panicked) = self.try_decide(alone, out).await {
+                self.reply_panicked(panicked, out);
             }
         }
     }
 
-    /// Decides a batch and returns whether that succeeded; after a panic nothing was written.
-    async fn try_decide(&self, batch: &[(&[u8], Throttle)], out: &mut Vec<u8>) -> bool {
+    /// Decides a batch. After a panic nothing was written.
+    async fn try_decide(
+        &self,
+        batch: &[(&[u8], Throttle)],
+        out: &mut Vec<u8>,
+    ) -> Result<(), Panicked> {
         let before = out.len();
-        let done = contained(Box::pin(self.decide_together(batch, out)).as_mut()).await.is_ok();
-        if !done {
-            out.truncate(before);
-        }
-        done
+        let decided = contained(Box::pin(self.decide_together(batch, out)).as_mut()).await;
+        decided.inspect_err(|_| out.truncate(before))
     }
 
+    /// Decides a batch and writes exactly one reply for each command.
     async fn decide_together(&self, batch: &[(&[u8], Throttle)], out: &mut Vec<u8>) {
-        let began = timers::now();
         let admitted = self.admit_limits(batch);
         let mut takes = SmallVec::<[NamedTake<'_>; 4]>::with_capacity(batch.len());
         for ((key, throttle), _) in batch.iter().zip(&admitted).filter(|(_, admitted)| **admitted) {
             takes.push(NamedTake { key, limit: &throttle.limit.named, cost: throttle.cost });
         }
-        let decisions = self.limiter.take_named(&takes).await;
-        self.write_each(batch, &admitted, decisions.as_deref().unwrap_or_default(), out);
-        self.tally.took_each(timers::since(began), batch.len());
+        // Those of the admitted commands only, in their order.
+        let mut decisions = self.desk.take_named(&takes).await.into_iter();
+        for ((_, throttle), admitted) in batch.iter().zip(admitted) {
+            if !admitted {
+                reply::error(out, &format!("BUSY {}", StoreError::TooManyLimits));
+            } else if let Some((decision, _)) = decisions.next() {
+                throttle.limit.write(out, &decision);
+            } else {
+                reply::error(out, "ERR no decision could be made");
+            }
+        }
     }
 
     /// Whether the store has room for the limits. Commands that follow each other usually have the same, which is asked for once.
@@ -151,32 +143,11 @@ impl<S: Backend> RespHandler<S> {
         let runs = batch.chunk_by(|(_, one), (_, next)| Rc::ptr_eq(&one.limit, &next.limit));
         let admitted = runs.flat_map(|run| {
             let limit = run.first().map(|(_, throttle)| throttle.limit.named.limit());
-            let is_admitted = limit.is_some_and(|limit| self.limiter.admit_limit(limit).is_ok());
+            let is_admitted =
+                limit.is_some_and(|limit| self.desk.limiter.admit_limit(limit).is_ok());
             std::iter::repeat_n(is_admitted, run.len())
         });
         admitted.collect()
-    }
-
-    /// Writes exactly one reply per command. `decisions` holds those of the admitted commands only, in their order.
-    fn write_each(
-        &self,
-        batch: &[(&[u8], Throttle)],
-        admitted: &[bool],
-        decisions: &[(Decision, DecidedBy)],
-        out: &mut Vec<u8>,
-    ) {
-        let mut decisions = decisions.iter();
-        for ((key, throttle), admitted) in batch.iter().zip(admitted) {
-            if !admitted {
-                reply::error(out, &format!("BUSY {}", StoreError::TooManyLimits));
-            } else if let Some((decision, by)) = decisions.next() {
-                throttle.limit.write(out, decision);
-                self.tally.count_bare(decision.outcome, *by);
-                self.decisions.of_take("resp", key, (decision.outcome, *by), throttle.cost);
-            } else {
-                reply::error(out, "ERR no decision could be made");
-            }
-        }
     }
 
     // === commands that ask the policy ===
@@ -246,9 +217,9 @@ impl<S: Backend> RespHandler<S> {
             Asking::Report => contained(pin!(self.report(words, out))).await,
             Asking::Renew => contained(pin!(self.renew(words, out))).await,
         };
-        if answered.is_err() {
+        if let Err(panicked) = answered {
             out.truncate(before);
-            self.reply_panicked(out);
+            self.reply_panicked(panicked, out);
         }
     }
 
@@ -261,17 +232,17 @@ impl<S: Backend> RespHandler<S> {
         out: &mut Vec<u8>,
     ) -> AfterCommand {
         let before = out.len();
-        if let Ok(next) = contained(pin!(self.dispatch(words, session, out))).await {
-            return next;
-        }
-        out.truncate(before);
-        self.reply_panicked(out);
-        AfterCommand::Continue
+        let next = contained(pin!(self.dispatch(words, session, out))).await;
+        next.unwrap_or_else(|panicked| {
+            out.truncate(before);
+            self.reply_panicked(panicked, out);
+            AfterCommand::Continue
+        })
     }
 
     /// The reply to a command that caused a panic.
-    fn reply_panicked(&self, out: &mut Vec<u8>) {
-        self.metrics.panicked();
+    fn reply_panicked(&self, Panicked: Panicked, out: &mut Vec<u8>) {
+        self.desk.metrics().panicked();
         tracing::error!("a command met a bug in tidegate and was answered with an error");
         reply::error(out, "ERR internal error; it has been logged");
     }
@@ -317,7 +288,7 @@ impl<S: Backend> RespHandler<S> {
     }
 
     fn info(&self, out: &mut Vec<u8>) {
-        let version = self.limiter.version();
+        let version = self.desk.limiter.version();
         let text = format!(
             "# Server\r\ntidegate_version:{}\r\nredis_version:7.0.0\r\nredis_mode:standalone\r\n# Tidegate\r\npolicy_version:{version}\r\n",
             env!("CARGO_PKG_VERSION")

@@ -48,7 +48,7 @@ impl<S: Backend> RespHandler<S> {
 
     /// Slows down a client that guesses tokens, with exponential backoff. Only its own connection waits.
     async fn wrong_token(&self, session: &mut Session, out: &mut Vec<u8>) -> AfterCommand {
-        self.metrics.refused(Refused::Unauthorized);
+        self.desk.metrics().refused(Refused::Unauthorized);
         timers::sleep(
             FIRST_WAIT.saturating_mul(1_u32.checked_shl(session.wrong).unwrap_or(u32::MAX)),
         )

@@ -3,6 +3,8 @@
 use super::handler::{Asking, AskingBatch, Batch, RespHandler};
 use super::users::{UserRole, Users};
 use super::wire::{self, CommandBound, Read, Words};
+use crate::decision_logs::DecisionLogs;
+use crate::desk::Desk;
 use crate::front::testing::Panicking;
 use crate::health::Health;
 use crate::metrics::Metrics;
@@ -34,7 +36,8 @@ fn handler(data_dir: &std::path::Path) -> RespHandler<Panicking> {
     };
     let rulebook = Rulebook::open(limiter.clone(), context, POLICY.into()).unwrap();
     let users = Users::everybody(Secret::new([1; 32]), UserRole::Operator);
-    RespHandler::new(limiter, Arc::new(rulebook), metrics, Arc::new(users))
+    let desk = Desk::new(limiter, "resp", metrics, DecisionLogs::default());
+    RespHandler::new(desk, Arc::new(rulebook), Arc::new(users))
 }
 
 fn words(line: &str) -> Words<'_> {
@@ -67,11 +70,11 @@ async fn a_panic_costs_one_reply_of_a_pipeline() {
     for (number, reply) in replies.iter().enumerate() {
         assert_eq!(reply.starts_with("-ERR internal error"), number == 3, "{number}: {text}");
     }
-    // A panic in a command that is not part of a batch is answered with an error, too; the connection stays open.
+    // A command that asks the policy is decided by its rules, as over HTTP: 13 of at most 10.
     let mut out = Vec::new();
     let check = format!("TG.CHECK {UNLUCKY} ip 203.0.113.7\r\n");
     let asked: AskingBatch<'_> = std::iter::once((Asking::Check, words(&check))).collect();
     handler.answer_asked(&asked, &session, &LongWorkQueue::new(true), &mut out).await;
-    assert!(out.starts_with(b"-ERR internal error"), "{}", String::from_utf8_lossy(&out));
+    assert!(out.starts_with(b"*10\r\n:0\r\n$4\r\ndeny\r\n"), "{}", String::from_utf8_lossy(&out));
     std::fs::remove_dir_all(&data_dir).unwrap();
 }

@@ -4,6 +4,8 @@ use super::connection::tests::answered;
 use super::handler::RespHandler;
 use super::users::{UserRole, Users};
 use crate::bounds;
+use crate::decision_logs::DecisionLogs;
+use crate::desk::Desk;
 use crate::front::testing::Slow;
 use crate::health::Health;
 use crate::metrics::Metrics;
@@ -35,7 +37,8 @@ fn handler(data_dir: &Path) -> RespHandler<Slow> {
     };
     let rulebook = Rulebook::open(limiter.clone(), context, POLICY.into()).unwrap();
     let users = Users::everybody(secret, UserRole::Operator);
-    RespHandler::new(limiter, Arc::new(rulebook), metrics, Arc::new(users))
+    let desk = Desk::new(limiter, "resp", metrics, DecisionLogs::default());
+    RespHandler::new(desk, Arc::new(rulebook), Arc::new(users))
 }
 
 /// The first words of the replies to a pipeline, and the receipts among them; and how many round trips it took.
