@@ -18,13 +18,6 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// How logs are written.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LogOptions {
-    pub(crate) format: LogFormat,
-    pub(crate) level: tracing::Level,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogFormat {
     /// Lines for people on a terminal, JSON elsewhere.
@@ -55,15 +48,11 @@ struct LineKind {
 const LINES_PER_SECOND: u32 = 10;
 
 /// Starts to log to the standard error.
-pub(crate) fn start(settings: LogOptions, clock: &Clock) -> Arc<LogLimiter> {
-    let bounded = Arc::new(LogLimiter {
-        level: settings.level,
-        clock: clock.clone(),
-        kinds: Mutex::default(),
-    });
+pub(crate) fn start(format: LogFormat, level: tracing::Level, clock: &Clock) -> Arc<LogLimiter> {
+    let bounded = Arc::new(LogLimiter { level, clock: clock.clone(), kinds: Mutex::default() });
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
     let filter = LogLimitFilter(Arc::clone(&bounded));
-    let started = if settings.format.is_json() {
+    let started = if format.is_json() {
         let lines = lines.json().flatten_event(true).with_filter(filter);
         tracing_subscriber::registry().with(lines).try_init()
     } else {

@@ -22,12 +22,11 @@ use crate::decision_logs::DecisionRecords;
 use crate::front::admin::Tokens;
 use crate::health::{Health, Stage};
 use crate::metrics::Metrics;
-use crate::net::{Budget, Certificate, Drain, Workers};
+use crate::net::{Budget, Certificate, Drain, Listener};
 use crate::proxy::{AccessLogWriter, LiveKeys, LiveRoutes};
 use crate::rule_files::RuleFiles;
 use crate::rulebook::Rulebook;
 use crate::settings::Settings;
-use listeners::{ADMIN, GRPC, HTTP, Listeners, METRICS, PROXY, RESP};
 use signals::Signals;
 use std::error::Error;
 use std::io::{self, Write};
@@ -35,7 +34,6 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use tidegate::{Clock, Limiter, Secret};
-use tokio_util::task::TaskTracker;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
@@ -71,14 +69,15 @@ struct Server<S> {
 impl<S: Backend> Server<S> {
     /// Serves until the process gets a signal to stop.
     async fn serve(self, out: &mut impl Write) -> Result<(), Failure> {
-        let tokens = self.settings.admin.address.map(|_| self.tokens()).transpose()?;
+        let tokens = self.settings.admin.listen.map(|_| self.tokens()).transpose()?;
         let admin_users = tokens.as_ref().and_then(Tokens::users);
         let users = self.users()?;
-        let listeners = self.open().await?;
-        let addresses = listeners.addresses()?;
+        let listeners = self.open()?;
+        let addresses = listeners::addresses(&listeners)?;
         let workers = Rc::new(self.workers(users)?);
-        let operators = match addresses.admin.or(addresses.metrics) {
-            Some(_) => Some(Rc::new(self.operators_worker(addresses.admin.zip(tokens))?)),
+        let admin = addresses.get(&Listener::Admin).copied();
+        let operators = match admin.or(addresses.get(&Listener::Metrics).copied()) {
+            Some(_) => Some(Rc::new(self.operators_worker(admin.zip(tokens))?)),
             None => None,
         };
         // Before the first request, so that no signal is missed.
@@ -103,26 +102,6 @@ impl<S: Backend> Server<S> {
         Ok(())
     }
 
-    /// Starts to accept connections on all listeners. The tasks end when the server drains.
-    fn accept_all(
-        &self,
-        listeners: Listeners,
-        workers: &Rc<Workers>,
-        operators: Option<&Rc<Workers>>,
-    ) -> TaskTracker {
-        let accepting = TaskTracker::new();
-        self.accept(listeners.http, HTTP, workers, &accepting);
-        self.accept(listeners.grpc, GRPC, workers, &accepting);
-        self.accept(listeners.resp, RESP, workers, &accepting);
-        self.accept(listeners.proxy, PROXY, workers, &accepting);
-        if let Some(operators) = operators {
-            self.accept(listeners.admin, ADMIN, operators, &accepting);
-            self.accept(listeners.metrics, METRICS, operators, &accepting);
-        }
-        accepting.close();
-        accepting
-    }
-
     /// Starts the background tasks and reports that the server is ready.
     async fn run_in_background(&self) {
         self.watch_store();
@@ -142,7 +121,7 @@ impl<S: Backend> Server<S> {
         self.health.enter(Stage::Draining);
         self.set_grpc_health(ServingStatus::NotServing).await;
         tracing::info!("stopping; requests that have arrived are answered");
-        match self.drain.end(self.settings.drain_timeout, all_done).await {
+        match self.drain.end(self.settings.server.drain_timeout, all_done).await {
             Ok(()) => tracing::info!("stopped; every request was answered"),
             Err(_) => tracing::warn!("stopped; some connections were closed before their answer"),
         }

@@ -116,7 +116,7 @@ impl SecretPlace {
             let text = format!("{SECRET} is set, so the server reads no secret file");
             return Err(io::Error::other(text));
         }
-        Ok(settings.secret_file)
+        Ok(settings.secret_path())
     }
 }
 

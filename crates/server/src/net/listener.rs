@@ -26,6 +26,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
+/// The listeners of the server. Each has a group of settings with its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Listener {
+    Http,
+    Grpc,
+    Resp,
+    Proxy,
+    Admin,
+    /// Serves the metrics without a token.
+    Metrics,
+}
+
+/// What a listener is opened with.
+pub(crate) struct ListenerPlan {
+    pub(crate) listener: Listener,
+    pub(crate) address: SocketAddr,
+    pub(crate) caps: Caps,
+    pub(crate) files: FileQuota,
+    pub(crate) trusts: IsTrustedProxy,
+}
+
 /// Whether a peer is a trusted proxy, by the policy that is in force when it connects.
 pub(crate) type IsTrustedProxy = Box<dyn Fn(IpAddr) -> bool>;
 
@@ -87,26 +108,48 @@ pub(crate) struct Slot {
 /// The pause before the next `accept` after one that failed.
 const NOT_ACCEPTED: Duration = Duration::from_millis(50);
 
-impl BoundedListener {
-    /// Binds and listens. From here on clients can connect; the kernel queues them until they are accepted.
-    pub(crate) async fn open(
-        (name, address): (&'static str, SocketAddr),
-        (caps, files): (Caps, FileQuota),
-        trusts: IsTrustedProxy,
-        (metrics, health): (Arc<Metrics>, Arc<Health>),
-    ) -> io::Result<Self> {
-        let listener = listen(address)?;
-        let count = metrics.connections(name, caps.all);
-        let admission = Admission::new(caps, files, count);
-        Ok(Self { listener, admission, trusts, metrics, health, out_of_files: Cell::new(false) })
+impl Listener {
+    /// In the order in which they are opened.
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Http, Self::Grpc, Self::Resp, Self::Proxy, Self::Admin, Self::Metrics];
+
+    /// Its name in settings and metrics.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Grpc => "grpc",
+            Self::Resp => "resp",
+            Self::Proxy => "proxy",
+            Self::Admin => "admin",
+            Self::Metrics => "metrics",
+        }
     }
 
-    /// Evicts the oldest connection without a token when the listener is full. For listeners whose clients send tokens.
-    pub(crate) fn preferring_tokens(mut self) -> Self {
-        if let Some(admission) = Arc::get_mut(&mut self.admission) {
-            admission.unauthenticated = Some(UnauthenticatedList::default());
-        }
-        self
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|listener| listener.name() == name)
+    }
+}
+
+impl BoundedListener {
+    /// Binds and listens. From here on clients can connect; the kernel queues them until they are accepted.
+    pub(crate) fn open(
+        plan: ListenerPlan,
+        (metrics, health): (Arc<Metrics>, Arc<Health>),
+    ) -> io::Result<Self> {
+        let ListenerPlan { listener, address, caps, files, trusts } = plan;
+        let socket = listen(address)?;
+        let count = metrics.connections(listener.name(), caps.all);
+        // The clients of the admin listener send tokens. When it is full, the oldest connection without one is evicted.
+        let unauthenticated = (listener == Listener::Admin).then(UnauthenticatedList::default);
+        let admission = Admission::new(caps, files, unauthenticated, count);
+        Ok(Self {
+            listener: socket,
+            admission,
+            trusts,
+            metrics,
+            health,
+            out_of_files: Cell::new(false),
+        })
     }
 
     pub(crate) fn address(&self) -> io::Result<SocketAddr> {
@@ -210,9 +253,13 @@ fn accept_queued(listener: &std::net::TcpListener) -> Option<io::Result<(TcpStre
 }
 
 impl Admission {
-    fn new(caps: Caps, files: FileQuota, count: Arc<ConnectionCount>) -> Arc<Self> {
-        let (sources, unauthenticated) = (Mutex::default(), None);
-        Arc::new(Self { caps, files, sources, unauthenticated, count })
+    fn new(
+        caps: Caps,
+        files: FileQuota,
+        unauthenticated: Option<UnauthenticatedList>,
+        count: Arc<ConnectionCount>,
+    ) -> Arc<Self> {
+        Arc::new(Self { caps, files, sources: Mutex::default(), unauthenticated, count })
     }
 
     /// Counts a new connection, or says which cap it would exceed.
@@ -363,7 +410,7 @@ mod tests {
     fn admission(caps: Caps, open_files: usize) -> Arc<Admission> {
         let quotas = FileQuotas::new(open_files, 0, &[caps, caps]);
         let files = quotas.files(&Arc::default()).swap_remove(0);
-        Admission::new(caps, files, Metrics::default().connections("http", caps.all))
+        Admission::new(caps, files, None, Metrics::default().connections("http", caps.all))
     }
 
     fn enter(admission: &Arc<Admission>, peer: &str) -> Option<Slot> {

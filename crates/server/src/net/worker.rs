@@ -4,12 +4,13 @@ use super::budget::Account;
 use super::buffered::LINGER;
 use super::context::ListenerContext;
 use super::drain::Drain;
-use super::listener::Slot;
+use super::listener::{Listener, Slot};
 use super::proxy_protocol::{self, ProxiedClient, ProxyHeaderError};
 use super::stream::Stream;
 use crate::metrics::Refused;
 use crate::timers;
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::pin::pin;
@@ -56,15 +57,14 @@ pub(crate) struct AcceptedConnection<'s> {
 }
 
 /// The protocol of each listener, and the context that its connections share.
-pub(crate) type Protocols<P> = Vec<(P, ListenerContext)>;
+pub(crate) type Protocols<P> = BTreeMap<Listener, (P, ListenerContext)>;
 
 /// A connection on its way from the listener to a worker.
 struct Arrival {
     stream: std::net::TcpStream,
     peer: IpAddr,
     slot: Slot,
-    /// Which listener: the index of its protocol.
-    index: usize,
+    listener: Listener,
 }
 
 impl Workers {
@@ -95,13 +95,13 @@ impl Workers {
     }
 
     /// Hands a connection to the next worker (round robin).
-    pub(crate) fn deliver(&self, index: usize, stream: TcpStream, peer: IpAddr, slot: Slot) {
+    pub(crate) fn deliver(&self, listener: Listener, stream: TcpStream, peer: IpAddr, slot: Slot) {
         let Ok(stream) = stream.into_std() else { return };
         let next = self.next.get().checked_rem(self.senders.len()).unwrap_or(0);
         self.next.set(next.saturating_add(1));
         if let Some(sender) = self.senders.get(next) {
             // If the worker has ended, the connection is dropped here, which closes it.
-            let _ = sender.send(Arrival { stream, peer, slot, index });
+            let _ = sender.send(Arrival { stream, peer, slot, listener });
         }
     }
 
@@ -125,8 +125,8 @@ async fn work<P: Protocol>(
 ) {
     let protocols = shared(protocols, &clock);
     let connections = TaskTracker::new();
-    while let Some(Arrival { stream, peer, slot, index }) = arrivals.recv().await {
-        let Some((protocol, listener)) = protocols.get(index).cloned() else { continue };
+    while let Some(Arrival { stream, peer, slot, listener }) = arrivals.recv().await {
+        let Some((protocol, listener)) = protocols.get(&listener).cloned() else { continue };
         let Ok(stream) = TcpStream::from_std(stream) else { continue };
         let drain = drain.clone();
         connections.spawn_local(async move {
@@ -139,10 +139,10 @@ async fn work<P: Protocol>(
         });
     }
     let still_open = finish(connections, &drain).await;
-    for (protocol, _) in &protocols {
+    for (protocol, _) in protocols.values() {
         protocol.settled().await;
     }
-    if let Some((_, listener)) = protocols.first() {
+    if let Some((_, listener)) = protocols.values().next() {
         (0..still_open).for_each(|_| listener.metrics.refused(Refused::CutOff));
     }
 }
@@ -161,12 +161,12 @@ async fn finish(connections: TaskTracker, drain: &Drain) -> usize {
 fn shared<P: Protocol>(
     protocols: Protocols<P>,
     clock: &Clock,
-) -> Vec<(Rc<P>, Rc<ListenerContext>)> {
-    let shared = |(protocol, listener): (P, ListenerContext)| {
-        let (listener, clock) = (Rc::new(listener), clock.clone());
-        let dated = Rc::clone(&listener);
+) -> BTreeMap<Listener, (Rc<P>, Rc<ListenerContext>)> {
+    let shared = |(listener, (protocol, context)): (Listener, (P, ListenerContext))| {
+        let (context, clock) = (Rc::new(context), clock.clone());
+        let dated = Rc::clone(&context);
         tokio::task::spawn_local(async move { dated.keep_date(&clock).await });
-        (Rc::new(protocol), listener)
+        (listener, (Rc::new(protocol), context))
     };
     protocols.into_iter().map(shared).collect()
 }

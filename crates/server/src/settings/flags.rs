@@ -1,6 +1,8 @@
 //! The settings as flags of the command line: `http.idle_timeout` is `--http-idle-timeout`.
 
-use super::table::{RENAMED, Setting, TABLE, flag_of};
+use super::declare::Setting;
+use super::names::{RENAMED, flag_of};
+use super::table::TABLE;
 use clap::{Arg, ArgMatches, Command};
 
 /// What the command line says.

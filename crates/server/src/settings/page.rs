@@ -1,6 +1,8 @@
 //! The page `docs/reference/settings.md`: every setting with its three spellings. It is written from the table.
 
-use super::table::{RENAMED, Setting, TABLE, flag_of};
+use super::declare::Setting;
+use super::names::{RENAMED, flag_of};
+use super::table::{GROUPS, TABLE};
 use super::{Flags, Settings};
 use crate::doc_pages::{cell, compare};
 use std::collections::BTreeSet;
@@ -51,41 +53,13 @@ const SHAPES: [(&str, &str, &str); 14] = [
     ("server|node", "One of the two words", "server"),
 ];
 
-/// What a group of settings is about.
-const GROUPS: [(&str, &str); 18] = [
-    ("", "The server"),
-    ("memory", "Memory"),
-    ("top_keys", "Top keys and recent refusals"),
-    ("file", "The data directory, with the store `file:`"),
-    ("redis", "The store on Redis or Valkey"),
-    ("memcached", "The store on memcached"),
-    ("cluster", "Several servers that share a store"),
-    ("tls", "TLS"),
-    ("jwt", "Tokens of clients of the reverse proxy"),
-    ("http", "The HTTP listener"),
-    ("grpc", "The gRPC listener"),
-    ("envoy", "Rule files of Envoy's reference rate limit service"),
-    ("resp", "The RESP listener"),
-    ("proxy", "The reverse proxy"),
-    ("admin", "The admin listener"),
-    ("metrics", "The metrics listener"),
-    ("log", "The log"),
-    ("record", "The recording, for `tidegate replay`"),
-];
-
-impl Setting {
-    fn group(&self) -> &'static str {
-        self.name.split_once('.').map_or("", |(group, _)| group)
-    }
-
-    fn row(&self) -> String {
-        let default = match self.default {
-            "" => String::new(),
-            default => format!("`{default}`"),
-        };
-        let names = format!("`{}`<br>`{}`<br>`{}`", self.name, self.flag(), self.variable());
-        format!("| {names} | `{}` | {default} | {} |\n", cell(self.shape), cell(self.help))
-    }
+fn row(setting: &Setting) -> String {
+    let default = match setting.default {
+        "" => String::new(),
+        default => format!("`{default}`"),
+    };
+    let names = format!("`{}`<br>`{}`<br>`{}`", setting.name, setting.flag(), setting.variable());
+    format!("| {names} | `{}` | {default} | {} |\n", cell(setting.shape), cell(setting.help))
 }
 
 fn page() -> String {
@@ -93,13 +67,16 @@ fn page() -> String {
         format!("| `{}` | {} | `{example}` |\n", cell(name), cell(text))
     };
     let mut text = HEAD.to_owned() + &SHAPES.iter().map(shape).collect::<String>();
-    for (group, title) in GROUPS {
+    for (prefix, title) in GROUPS {
         text.push_str(&format!("\n## {title}\n\n"));
         text.push_str(
             "| file, command line, environment | value | default | meaning |\n|---|---|---|---|\n",
         );
-        let settings = TABLE.iter().filter(|setting| setting.group() == group);
-        text.extend(settings.map(Setting::row));
+        let is_here = |setting: &&Setting| match setting.name.strip_prefix(prefix) {
+            Some(rest) => !rest.contains('.'),
+            None => false,
+        };
+        text.extend(TABLE.iter().filter(is_here).map(row));
     }
     text.push_str("\n## Former names\n\nA setting with a former name is an error that says the new name.\n\n| former name | name |\n|---|---|\n");
     text.extend(RENAMED.iter().map(|(old, new)| format!("| `{old}` | `{new}` |\n")));
@@ -112,9 +89,7 @@ fn the_settings_page_is_written_from_the_table() {
 }
 
 #[test]
-fn the_settings_page_explains_every_group_and_every_kind_of_value() {
-    let groups: BTreeSet<&str> = TABLE.iter().map(Setting::group).collect();
-    assert_eq!(groups, GROUPS.iter().map(|(group, _)| *group).collect());
+fn the_settings_page_explains_every_kind_of_value() {
     let shapes: BTreeSet<&str> = TABLE.iter().map(|setting| setting.shape).collect();
     assert_eq!(shapes, SHAPES.iter().map(|(shape, _, _)| *shape).collect());
 }

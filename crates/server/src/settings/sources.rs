@@ -1,14 +1,12 @@
 //! The sources of settings: the file, the environment, the command line.
 
-use super::table::{Setting, TABLE};
+use super::declare::Setting;
+use super::names::PREFIX;
+use super::reader::{Given, Origin};
+use super::table::TABLE;
 use crate::files;
-use std::collections::BTreeMap;
-use std::fmt;
 use std::path::Path;
 use tidegate_policy::{Document, Value, printable};
-
-/// The prefix of environment variables that are settings.
-pub(crate) const PREFIX: &str = "TIDEGATE_";
 
 /// The file that is read if it exists and no other file is named.
 const USUAL_FILE: &str = "tidegate.yaml";
@@ -18,18 +16,6 @@ const MOST_BYTES: u64 = 64 * 1024;
 /// The environment variable that has the secret itself, as `tidegate secret show` prints it. There is no flag and no entry of the
 /// file for it: other users can see the command line of a process, and files of settings are passed around.
 pub(crate) const SECRET: &str = "TIDEGATE_SECRET";
-
-/// Where a value was given.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
-    Default,
-    File(String),
-    Variable(String),
-    Flag(String),
-}
-
-/// Every setting as text, with its source.
-pub(super) type Given = BTreeMap<&'static str, (String, Origin)>;
 
 /// Reads the file. Nested names are joined with dots.
 pub(super) fn from_file(file: Option<&Path>, given: &mut Given, problems: &mut Vec<String>) {
@@ -118,16 +104,6 @@ pub(super) fn from_environment(
         match TABLE.iter().find(|setting| setting.variable() == variable) {
             Some(setting) => _ = given.insert(setting.name, (text, Origin::Variable(variable))),
             None => problems.push(Setting::unknown_variable(&variable)),
-        }
-    }
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Default => f.write_str("default"),
-            Self::File(place) => f.write_str(place),
-            Self::Variable(name) | Self::Flag(name) => f.write_str(name),
         }
     }
 }

@@ -6,22 +6,23 @@
 use super::Server;
 use super::listeners::Addresses;
 use crate::backend::Backend;
-use crate::settings::{Settings, StoreUrl};
+use crate::net::Listener;
+use crate::settings::StoreUrl;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::Path;
+use tracing::field::display;
 
 impl<S: Backend> Server<S> {
     /// The memory budgets, as a line of the greeting.
     fn memory(&self) -> String {
-        let Settings { http, grpc, resp, proxy, admin, metrics, .. } = &self.settings;
-        let all = [http, grpc, resp, proxy, admin, metrics].into_iter();
-        let on = all.filter(|listen| listen.address.is_some());
-        let connections = on.fold(0_usize, |sum, listen| sum.saturating_add(listen.caps.all));
+        let settings = &self.settings;
+        let caps = settings.addresses().map(|(listener, _)| settings.listen(listener).caps.all);
+        let connections = caps.fold(0, usize::saturating_add);
         let mebibytes = |bytes: usize| bytes.checked_div(1 << 20).unwrap_or(0);
-        let counters = match self.settings.store {
+        let counters = match settings.server.store {
             StoreUrl::Memory | StoreUrl::File => {
-                format!("{} MiB for counters, ", mebibytes(self.settings.memory_budget))
+                format!("{} MiB for counters, ", mebibytes(settings.memory.budget))
             }
             StoreUrl::Redis(_) | StoreUrl::Memcached(_) => String::new(),
         };
@@ -43,17 +44,18 @@ impl<S: Backend> Server<S> {
     }
 
     fn log_greeting(&self, addresses: &Addresses) {
-        let Addresses { http, grpc, resp, proxy, admin, metrics } = *addresses;
+        let server = &self.settings.server;
+        let at = |listener| addresses.get(&listener).map(display);
         tracing::info!(
             tidegate = env!("CARGO_PKG_VERSION"),
-            policy = self.settings.policy.as_deref().map(absolute),
-            data = absolute(&self.settings.data_dir),
-            http = http.map(display),
-            grpc = grpc.map(display),
-            resp = resp.map(display),
-            proxy = proxy.map(display),
-            admin = admin.map(display),
-            metrics = metrics.map(display),
+            policy = server.policy.as_deref().map(absolute),
+            data = absolute(&server.data_dir),
+            http = at(Listener::Http),
+            grpc = at(Listener::Grpc),
+            resp = at(Listener::Resp),
+            proxy = at(Listener::Proxy),
+            admin = at(Listener::Admin),
+            metrics = at(Listener::Metrics),
             "serving"
         );
     }
@@ -65,8 +67,8 @@ impl<S: Backend> Server<S> {
     }
 
     fn greet_folders(&self, out: &mut impl Write) -> io::Result<()> {
-        let settings = &self.settings;
-        let policy = match &settings.policy {
+        let server = &self.settings.server;
+        let policy = match &server.policy {
             Some(path) => absolute(path),
             None => {
                 "15 requests a second per client address (give your own with --policy)".to_owned()
@@ -74,47 +76,45 @@ impl<S: Backend> Server<S> {
         };
         writeln!(out, "tidegate {}", env!("CARGO_PKG_VERSION"))?;
         writeln!(out, "  policy  {policy}")?;
-        writeln!(out, "  data    {}", absolute(&settings.data_dir))?;
+        writeln!(out, "  data    {}", absolute(&server.data_dir))?;
         writeln!(out, "  memory  {}", self.memory())
     }
 
     fn greet_listeners(&self, addresses: &Addresses, out: &mut impl Write) -> io::Result<()> {
-        let Addresses { http, grpc, resp, proxy, admin, metrics } = addresses;
         let settings = &self.settings;
-        if let Some(admin) = admin {
-            let scheme = if settings.admin.tls { "https" } else { "http" };
-            writeln!(out, "  admin   {scheme}://{admin}/  (token in {})", {
-                let made = settings.data_dir.join("operator-token");
-                absolute(settings.operator_token_file.as_deref().unwrap_or(&made))
-            })?;
+        let scheme = |listener| if settings.uses_tls(listener) { "https" } else { "http" };
+        if let Some(admin) = addresses.get(&Listener::Admin) {
+            let made = settings.server.data_dir.join("operator-token");
+            let token = absolute(settings.admin.operator_token_file.as_deref().unwrap_or(&made));
+            let scheme = scheme(Listener::Admin);
+            writeln!(out, "  admin   {scheme}://{admin}/  (token in {token})")?;
         }
-        if let Some(metrics) = metrics {
-            let scheme = if settings.metrics.tls { "https" } else { "http" };
-            writeln!(out, "  metrics {scheme}://{metrics}/metrics")?;
+        if let Some(metrics) = addresses.get(&Listener::Metrics) {
+            writeln!(out, "  metrics {}://{metrics}/metrics", scheme(Listener::Metrics))?;
         }
-        if let Some(grpc) = grpc {
+        if let Some(grpc) = addresses.get(&Listener::Grpc) {
             writeln!(out, "  grpc    {grpc}  ({})", self.grpc_rules())?;
         }
-        if let Some(resp) = resp {
-            let scheme = if settings.resp.tls { "rediss" } else { "redis" };
+        if let Some(resp) = addresses.get(&Listener::Resp) {
+            let scheme = if settings.uses_tls(Listener::Resp) { "rediss" } else { "redis" };
             writeln!(out, "  resp    {scheme}://{resp}/")?;
         }
-        if let Some(proxy) = proxy {
-            let scheme = if settings.proxy.tls { "https" } else { "http" };
+        if let Some(proxy) = addresses.get(&Listener::Proxy) {
+            let scheme = scheme(Listener::Proxy);
             writeln!(out, "  proxy   {scheme}://{proxy}/  ({})", self.upstreams())?;
         }
-        http.map_or(Ok(()), |http| self.greet_http(http, out))
+        addresses.get(&Listener::Http).map_or(Ok(()), |http| self.greet_http(*http, out))
     }
 
     fn grpc_rules(&self) -> String {
-        match &self.settings.envoy_config {
+        match &self.settings.envoy.config {
             Some(folder) => format!("rules in {}", absolute(folder)),
             None => "for Envoy, by the policy".to_owned(),
         }
     }
 
     fn upstreams(&self) -> String {
-        match (&self.settings.proxy_upstream, &self.settings.proxy_routes) {
+        match (&self.settings.proxy.upstream, &self.settings.proxy.routes) {
             (Some(url), _) => format!("to {}", tidegate_policy::printable(url)),
             (None, Some(path)) => format!("routes in {}", absolute(path)),
             (None, None) => String::new(),
@@ -122,11 +122,10 @@ impl<S: Backend> Server<S> {
     }
 
     fn greet_http(&self, http: SocketAddr, out: &mut impl Write) -> io::Result<()> {
-        let settings = &self.settings;
-        let certificates = settings.tls.iter().flat_map(|tls| &tls.pairs);
-        let (scheme, trust) = match (certificates.into_iter().next(), settings.http.tls) {
-            (Some(first), true) => ("https", format!("--cacert {} ", absolute(&first.certificate))),
-            (_, _) => ("http", String::new()),
+        let certificate = self.settings.tls.certificate.first();
+        let (scheme, trust) = match certificate.filter(|_| self.settings.uses_tls(Listener::Http)) {
+            Some(first) => ("https", format!("--cacert {} ", absolute(first))),
+            None => ("http", String::new()),
         };
         writeln!(out, "  http    {scheme}://{http}/")?;
         writeln!(

@@ -3,9 +3,10 @@
 use super::{Failure, Server};
 use crate::backend::Backend;
 use crate::net::{
-    BoundedListener, Caps, FileQuota, FileQuotas, IsTrustedProxy, Workers, raise_limit, reserved,
+    BoundedListener, Caps, FileQuotas, IsTrustedProxy, Listener, ListenerPlan, Workers,
+    raise_limit, reserved,
 };
-use crate::settings::{Listen, Settings};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -13,104 +14,74 @@ use std::sync::Arc;
 use tokio_util::task::TaskTracker;
 
 /// The listeners that are on.
-pub(super) struct Listeners {
-    pub(super) http: Option<BoundedListener>,
-    pub(super) grpc: Option<BoundedListener>,
-    pub(super) resp: Option<BoundedListener>,
-    pub(super) proxy: Option<BoundedListener>,
-    pub(super) admin: Option<BoundedListener>,
-    pub(super) metrics: Option<BoundedListener>,
-}
+pub(super) type Listeners = BTreeMap<Listener, BoundedListener>;
 
-/// The addresses of the listeners, with the ports that the system chose.
-pub(super) struct Addresses {
-    pub(super) http: Option<SocketAddr>,
-    pub(super) grpc: Option<SocketAddr>,
-    pub(super) resp: Option<SocketAddr>,
-    pub(super) proxy: Option<SocketAddr>,
-    pub(super) admin: Option<SocketAddr>,
-    pub(super) metrics: Option<SocketAddr>,
-}
-
-/// The index of each listener's protocol on the workers.
-pub(super) const HTTP: usize = 0;
-pub(super) const GRPC: usize = 1;
-pub(super) const RESP: usize = 2;
-pub(super) const PROXY: usize = 3;
-/// The indexes on the worker of operators.
-pub(super) const METRICS: usize = 0;
-pub(super) const ADMIN: usize = 1;
+/// The addresses of the listeners that are on, with the ports that the system chose.
+pub(super) type Addresses = BTreeMap<Listener, SocketAddr>;
 
 impl<S: Backend> Server<S> {
     /// Opens all listeners that are on.
-    pub(super) async fn open(&self) -> Result<Listeners, Failure> {
-        let Settings { http, grpc, resp, proxy, admin, metrics, .. } = &self.settings;
-        let mut files = self.files(&[http, grpc, resp, proxy, admin, metrics]).into_iter();
-        let mut open = async |listen: &Listen,
-                              name: &'static str,
-                              trusts: IsTrustedProxy|
-               -> Result<Option<BoundedListener>, Failure> {
-            let Some(address) = listen.address else { return Ok(None) };
-            let Some(files) = files.next() else { return Ok(None) };
-            let reports = (Arc::clone(&self.metrics), Arc::clone(&self.health));
-            let listener =
-                BoundedListener::open((name, address), (listen.caps, files), trusts, reports).await;
-            Ok(Some(listener.map_err(|error| format!("{name}.listen: {address}: {error}"))?))
-        };
-        Ok(Listeners {
-            http: open(http, "http", self.trusts()).await?,
-            grpc: open(grpc, "grpc", self.trusts()).await?,
-            // Proxies use HTTP and gRPC, so there are no trusted proxies here.
-            resp: open(resp, "resp", Box::new(|_| false)).await?,
-            proxy: open(proxy, "proxy", self.trusts()).await?,
-            admin: open(admin, "admin", Box::new(|_| false))
-                .await?
-                .map(BoundedListener::preferring_tokens),
-            metrics: open(metrics, "metrics", Box::new(|_| false)).await?,
-        })
-    }
-
-    /// Checks whether a peer is a proxy that the policy trusts, by the policy that is in force when it connects.
-    fn trusts(&self) -> IsTrustedProxy {
-        let limiter = self.limiter.clone();
-        Box::new(move |peer| limiter.trusts(peer))
-    }
-
-    /// Divides the open files among the listeners that are on, in this order.
-    fn files(&self, listeners: &[&Listen]) -> Vec<FileQuota> {
-        let on = listeners.iter().filter(|listen| listen.address.is_some());
-        let caps: Vec<Caps> = on.map(|listen| listen.caps).collect();
-        let limit = raise_limit(self.settings.max_open_files);
-        let quotas = FileQuotas::new(limit, reserved(self.settings.workers, S::SHARED), &caps);
+    pub(super) fn open(&self) -> Result<Listeners, Failure> {
+        let settings = &self.settings;
+        // Divide the open files among them.
+        let caps = settings.addresses().map(|(listener, _)| settings.listen(listener).caps);
+        let caps: Vec<Caps> = caps.collect();
+        let limit = raise_limit(settings.server.max_open_files);
+        let reserved = reserved(settings.server.workers, S::SHARED);
+        let quotas = FileQuotas::new(limit, reserved, &caps);
         quotas.warn(limit);
-        quotas.files(&self.health)
+        // Open each.
+        let files = quotas.files(&self.health);
+        let mut listeners = Listeners::new();
+        for ((listener, address), files) in settings.addresses().zip(files) {
+            let caps = settings.listen(listener).caps;
+            let plan =
+                ListenerPlan { listener, address, caps, files, trusts: self.trusts(listener) };
+            let reports = (Arc::clone(&self.metrics), Arc::clone(&self.health));
+            let opened = BoundedListener::open(plan, reports)
+                .map_err(|error| format!("{}.listen: {address}: {error}", listener.name()))?;
+            listeners.insert(listener, opened);
+        }
+        Ok(listeners)
     }
 
-    /// Starts to accept connections and hand them to the workers.
-    pub(super) fn accept(
+    /// Checks whether a peer is a proxy that the policy trusts, by the policy that is in force when it connects. Proxies use
+    /// HTTP and gRPC, so the other listeners trust none.
+    fn trusts(&self, listener: Listener) -> IsTrustedProxy {
+        match listener {
+            Listener::Http | Listener::Grpc | Listener::Proxy => {
+                let limiter = self.limiter.clone();
+                Box::new(move |peer| limiter.trusts(peer))
+            }
+            Listener::Resp | Listener::Admin | Listener::Metrics => Box::new(|_| false),
+        }
+    }
+
+    /// Starts to accept connections on all listeners. The tasks end when the server drains.
+    pub(super) fn accept_all(
         &self,
-        listener: Option<BoundedListener>,
-        index: usize,
+        listeners: Listeners,
         workers: &Rc<Workers>,
-        accepting: &TaskTracker,
-    ) {
-        let Some(listener) = listener else { return };
-        let (workers, drain) = (Rc::clone(workers), self.drain.clone());
-        accepting.spawn_local(async move {
-            let deliver = |stream, peer, slot| workers.deliver(index, stream, peer, slot);
-            listener.accept_until_drained(&drain, deliver).await;
-        });
+        operators: Option<&Rc<Workers>>,
+    ) -> TaskTracker {
+        let accepting = TaskTracker::new();
+        for (listener, bounded) in listeners {
+            let workers = match listener {
+                Listener::Http | Listener::Grpc | Listener::Resp | Listener::Proxy => workers,
+                Listener::Admin | Listener::Metrics => operators.unwrap_or(workers),
+            };
+            let (workers, drain) = (Rc::clone(workers), self.drain.clone());
+            accepting.spawn_local(async move {
+                let deliver = |stream, peer, slot| workers.deliver(listener, stream, peer, slot);
+                bounded.accept_until_drained(&drain, deliver).await;
+            });
+        }
+        accepting.close();
+        accepting
     }
 }
 
-impl Listeners {
-    pub(super) fn addresses(&self) -> io::Result<Addresses> {
-        let of = |listener: &Option<BoundedListener>| {
-            listener.as_ref().map(BoundedListener::address).transpose()
-        };
-        let Self { http, grpc, resp, proxy, admin, metrics } = self;
-        let (resp, proxy) = (of(resp)?, of(proxy)?);
-        let (admin, metrics) = (of(admin)?, of(metrics)?);
-        Ok(Addresses { http: of(http)?, grpc: of(grpc)?, resp, proxy, admin, metrics })
-    }
+/// The addresses of listeners.
+pub(super) fn addresses(listeners: &Listeners) -> io::Result<Addresses> {
+    listeners.iter().map(|(listener, bounded)| Ok((*listener, bounded.address()?))).collect()
 }

@@ -14,8 +14,8 @@ use super::start::{
 };
 use crate::front::{admin, resp};
 use crate::line_writer::LogPlace;
-use crate::log::{self, LogFormat, LogOptions};
-use crate::net::Certificate;
+use crate::log::{self, LogFormat};
+use crate::net::{Certificate, Listener};
 use crate::settings::{Settings, StoreUrl};
 use crate::{files, rulebook};
 use clap::ValueEnum;
@@ -60,42 +60,32 @@ impl Findings {
 pub(crate) async fn check(settings: &Settings, purpose: CheckFor) -> Findings {
     let clock = Clock::system();
     // Warnings about policies, routes and rule files are logged where these are read.
-    let options = LogOptions { format: LogFormat::Text, level: tracing::Level::WARN };
-    let _limiter = log::start(options, &clock);
+    let _limiter = log::start(LogFormat::Text, tracing::Level::WARN, &clock);
     let mut found = Findings::default();
     let is_free = data_directory(settings, purpose, &mut found);
     let secret = secret(settings, &mut found);
     certificates(settings, &clock, &mut found);
     rules(settings, &clock, &mut found);
     clients(settings, &mut found);
-    match &settings.store {
+    match &settings.server.store {
         StoreUrl::Memory => {}
         StoreUrl::File if is_free => counters(settings, secret.as_ref(), &mut found),
         StoreUrl::File => {}
         StoreUrl::Redis(url) => store(url, settings, secret, &mut found).await,
         StoreUrl::Memcached(url) => memcached(url, settings, secret, &mut found).await,
     }
-    let listeners = [
-        ("http.listen", &settings.http),
-        ("grpc.listen", &settings.grpc),
-        ("resp.listen", &settings.resp),
-        ("proxy.listen", &settings.proxy),
-        ("admin.listen", &settings.admin),
-        ("metrics.listen", &settings.metrics),
-    ];
-    for (name, listen) in listeners {
-        let bound = listen.address.map_or(Ok(()), |address| bind(name, address, purpose));
-        found.keep(bound);
+    for (listener, address) in settings.addresses() {
+        found.keep(bind(listener, address, purpose));
     }
     found
 }
 
 /// Whether no other server uses the data directory.
 fn data_directory(settings: &Settings, purpose: CheckFor, found: &mut Findings) -> bool {
-    let wrong = named("data_dir", &settings.data_dir);
-    found.keep(files::check_private_folder(&settings.data_dir).map_err(&wrong));
-    found.keep(rulebook::check_control_file(&settings.data_dir));
-    let unlocked = files::check_unlocked(&settings.data_dir).map_err(&wrong);
+    let wrong = named("data_dir", &settings.server.data_dir);
+    found.keep(files::check_private_folder(&settings.server.data_dir).map_err(&wrong));
+    found.keep(rulebook::check_control_file(&settings.server.data_dir));
+    let unlocked = files::check_unlocked(&settings.server.data_dir).map_err(&wrong);
     match (unlocked, purpose) {
         (Err(error), CheckFor::Restart) if error.kind() == io::ErrorKind::ResourceBusy => false,
         (unlocked, _) => found.keep(unlocked).is_some(),
@@ -107,12 +97,12 @@ fn secret(settings: &Settings, found: &mut Findings) -> Option<Secret> {
     if settings.secret.is_some() {
         return settings.secret.clone();
     }
-    let path = &settings.secret_file;
+    let path = &*settings.secret_path();
     if path.exists() {
         return found.keep(Secret::load(path).map_err(named("secret_file", path)));
     }
     // The data directory is created before the secret, and was checked above.
-    if !path.starts_with(&settings.data_dir) {
+    if !path.starts_with(&settings.server.data_dir) {
         found.keep(files::may_append(path).map_err(named("secret_file", path)))?;
     }
     let shown = path.display();
@@ -122,7 +112,7 @@ fn secret(settings: &Settings, found: &mut Findings) -> Option<Secret> {
 
 /// Reads certificates and keys, as at the start. Certificates that have expired, and keys that do not match, are problems.
 fn certificates(settings: &Settings, clock: &Clock, found: &mut Findings) {
-    let Some(tls) = settings.tls.clone() else { return };
+    let Some(tls) = settings.tls_files() else { return };
     if let Some(certificate) = found.keep(Certificate::read(tls, clock.clone())) {
         found.keep(certificate.acceptor(&[]));
     }
@@ -130,7 +120,7 @@ fn certificates(settings: &Settings, clock: &Clock, found: &mut Findings) {
 
 /// Reads the policy, the rule files, the routes and the keys, and compares them with each other.
 fn rules(settings: &Settings, clock: &Clock, found: &mut Findings) {
-    let path = settings.policy.as_deref();
+    let path = settings.server.policy.as_deref();
     let policy =
         found.keep(policy_text(path)).and_then(|text| found.keep(read_policy(path, &text)));
     let routes = found.keep(read_routes(settings)).flatten();
@@ -154,34 +144,34 @@ fn is_accepted(policy: &Policy, clock: &Clock) -> Result<(), String> {
 
 /// Reads the users and the tokens, if they are in files of the operator, and looks at the places of the logs.
 fn clients(settings: &Settings, found: &mut Findings) {
-    if let Some(path) = &settings.users_file {
+    if let Some(path) = &settings.resp.users_file {
         let users = Secret::random().and_then(|secret| resp::Users::read(path, secret));
         found.keep(users.map_err(|error| format!("resp.users_file: {error}")));
     }
-    if let Some(path) = &settings.admin_users_file {
+    if let Some(path) = &settings.admin.users_file {
         let users = Secret::random().and_then(|secret| admin::AdminUsers::open(path, secret));
         found.keep(users.map_err(|error| format!("admin.users_file: {error}")));
     }
     let mut token = |setting, path: &Option<PathBuf>, name: &str| {
-        let made = settings.data_dir.join(name);
+        let made = settings.server.data_dir.join(name);
         // The start creates the tokens in the data directory. What is there already must be valid.
         let path = path.as_deref().or_else(|| made.exists().then_some(&*made))?;
         found.keep(admin::read_or_make(path, "", false).map_err(named(setting, path)))
     };
     let [of_operators, of_readers] = ["admin.operator_token_file", "admin.reader_token_file"];
-    let operator = token(of_operators, &settings.operator_token_file, "operator-token");
-    let reader = token(of_readers, &settings.reader_token_file, "reader-token");
+    let operator = token(of_operators, &settings.admin.operator_token_file, "operator-token");
+    let reader = token(of_readers, &settings.admin.reader_token_file, "reader-token");
     if operator.is_some() && operator == reader {
         let text =
             format!("{of_operators} and {of_readers} contain the same token; use two tokens");
         found.problems.push(text);
     }
-    if let Some(record) = &settings.record {
-        found.keep(files::may_append(&record.file).map_err(named("record.file", &record.file)));
+    if let Some(path) = &settings.record.file {
+        found.keep(files::may_append(path).map_err(named("record.file", path)));
     }
     let logs = [
-        ("proxy.access_log", settings.access_log.as_ref()),
-        ("denial_log", settings.denial_log.as_ref().map(|log| &log.place)),
+        ("proxy.access_log", &settings.proxy.access_log),
+        ("denial_log", &settings.server.denial_log),
     ];
     for (setting, place) in logs {
         if let Some(LogPlace::File(path)) = place {
@@ -194,12 +184,12 @@ fn clients(settings: &Settings, found: &mut Findings) {
 
 /// Reads the counters of the data directory, as a start would.
 fn counters(settings: &Settings, secret: Option<&Secret>, found: &mut Findings) {
-    let folder = settings.data_dir.join("states");
+    let folder = settings.server.data_dir.join("states");
     if !folder.exists() {
         return;
     }
     let durable =
-        DurableSettings { budget: settings.memory_budget, ..DurableSettings::new(&folder) };
+        DurableSettings { budget: settings.memory.budget, ..DurableSettings::new(&folder) };
     let read = durable.verify(secret, &mut |_, _| ()).map_err(|error| format!("store: {error}"));
     for Damage { file, offset, bytes } in found.keep(read).into_iter().flat_map(|read| read.damage)
     {
@@ -211,7 +201,7 @@ fn counters(settings: &Settings, secret: Option<&Secret>, found: &mut Findings) 
 
 /// Looks at a shared store.
 async fn store(url: &str, settings: &Settings, secret: Option<Secret>, found: &mut Findings) {
-    let Some(redis) = found.keep(redis_settings(url, &settings.redis)) else { return };
+    let Some(redis) = found.keep(redis_settings(url, settings)) else { return };
     let is_new = secret.is_none();
     // Any verifier in the store is that of another secret than one that does not exist yet.
     let Some(secret) = secret.or_else(|| found.keep(Secret::random())) else { return };
@@ -232,7 +222,7 @@ async fn store(url: &str, settings: &Settings, secret: Option<Secret>, found: &m
 
 /// Looks at the servers of a memcached store.
 async fn memcached(url: &str, settings: &Settings, secret: Option<Secret>, found: &mut Findings) {
-    let options = memcached_settings(url, settings.memcached);
+    let options = memcached_settings(url, settings);
     let is_new = secret.is_none();
     let Some(secret) = secret.or_else(|| found.keep(Secret::random())) else { return };
     let probe = Memcached::probe(&options, &secret).await;
@@ -254,14 +244,15 @@ async fn memcached(url: &str, settings: &Settings, secret: Option<Secret>, found
 
 /// Binds an address for a moment. It does not listen, so no client is accepted, and a server that starts at the same time is not
 /// hindered.
-fn bind(name: &str, address: SocketAddr, purpose: CheckFor) -> Result<(), String> {
+fn bind(listener: Listener, address: SocketAddr, purpose: CheckFor) -> Result<(), String> {
+    let name = listener.name();
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
     let bound = socket.and_then(|socket| {
         socket.set_reuseaddr(true)?;
         socket.bind(address)
     });
     let wrong =
-        |advice: &str, error: &io::Error| Err(format!("{name}: {address}: {error}{advice}"));
+        |advice: &str, error: &io::Error| Err(format!("{name}.listen: {address}: {error}{advice}"));
     match bound {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => match purpose {
             CheckFor::Restart => Ok(()),
@@ -276,6 +267,6 @@ fn bind(name: &str, address: SocketAddr, purpose: CheckFor) -> Result<(), String
         Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
             wrong("; this machine does not have the address", &error)
         }
-        bound => bound.map_err(|error| format!("{name}: {address}: {error}")),
+        bound => bound.map_err(|error| format!("{name}.listen: {address}: {error}")),
     }
 }

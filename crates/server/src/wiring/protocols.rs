@@ -4,10 +4,12 @@ use super::{Failure, Server, named};
 use crate::backend::Backend;
 use crate::bounds;
 use crate::desk::Desk;
+use crate::front::grpc::GrpcOptions;
 use crate::front::metrics_page::MetricsPage;
 use crate::front::{Front, admin, grpc, http, resp};
-use crate::net::{Budget, ListenerContext, LongWorkQueue, Protocols, Versions, Workers};
-use crate::settings::Listen;
+use crate::net::{
+    Budget, Listener, ListenerContext, LongWorkQueue, Protocols, Timeouts, Versions, Workers,
+};
 use crate::web::Hosts;
 use std::io;
 use std::net::SocketAddr;
@@ -18,15 +20,22 @@ use tidegate::http::HeaderStyle;
 use tokio_rustls::TlsAcceptor;
 use tonic_health::server::HealthService;
 
+/// How connections of a listener begin, and how long they may take.
+#[derive(Clone)]
+struct ConnectionSetup {
+    timeouts: Timeouts,
+    tls: Option<TlsAcceptor>,
+}
+
 impl<S: Backend> Server<S> {
     /// The users of the RESP listener.
     pub(super) fn users(&self) -> Result<resp::Users, Failure> {
-        match &self.settings.users_file {
+        match &self.settings.resp.users_file {
             Some(path) => resp::Users::read(path, self.secret.clone())
                 .map_err(|error| format!("resp.users_file: {error}").into()),
             None => {
                 // Without a users file, clients on other machines may check limits but not administer the server.
-                let near = self.settings.resp.address.is_some_and(|at| at.ip().is_loopback());
+                let near = self.settings.resp.listen.is_some_and(|at| at.ip().is_loopback());
                 let role = if near { resp::UserRole::Operator } else { resp::UserRole::Client };
                 Ok(resp::Users::everybody(self.secret.clone(), role))
             }
@@ -37,20 +46,20 @@ impl<S: Backend> Server<S> {
     pub(super) fn tokens(&self) -> Result<admin::Tokens, Failure> {
         let settings = &self.settings;
         let token = |file: &Option<PathBuf>, setting, name: &str, prefix| {
-            let made = settings.data_dir.join(name);
+            let made = settings.server.data_dir.join(name);
             let path = file.as_deref().unwrap_or(&made);
             admin::read_or_make(path, prefix, file.is_none()).map_err(named(setting, path))
         };
         let [of_operators, of_readers] = ["admin.operator_token_file", "admin.reader_token_file"];
         let operator =
-            token(&settings.operator_token_file, of_operators, "operator-token", "tgo_")?;
-        let reader = token(&settings.reader_token_file, of_readers, "reader-token", "tgr_")?;
+            token(&settings.admin.operator_token_file, of_operators, "operator-token", "tgo_")?;
+        let reader = token(&settings.admin.reader_token_file, of_readers, "reader-token", "tgr_")?;
         if operator == reader {
             let text =
                 "contain the same token, so every reader would be an operator; use two tokens";
             return Err(format!("{of_operators} and {of_readers} {text}").into());
         }
-        let users = settings.admin_users_file.as_deref();
+        let users = settings.admin.users_file.as_deref();
         let users = users.map(|path| admin::AdminUsers::open(path, self.secret.clone()));
         let users = users.transpose().map_err(|error| format!("admin.users_file: {error}"))?;
         let tokens = admin::Tokens::new(self.secret.clone(), &operator, &reader);
@@ -60,38 +69,38 @@ impl<S: Backend> Server<S> {
     /// The workers of the HTTP, gRPC and RESP listeners.
     pub(super) fn workers(&self, users: resp::Users) -> io::Result<Workers> {
         let settings = &self.settings;
-        let style = HeaderStyle { legacy: settings.legacy_headers, ..HeaderStyle::default() };
+        let style = HeaderStyle { legacy: settings.http.legacy_headers, ..HeaderStyle::default() };
         let (limiter, users) = (self.limiter.clone(), Arc::new(users));
         let rulebook = Arc::clone(&self.rulebook);
-        let (of_http, of_grpc) = (settings.http.timeouts, settings.grpc.timeouts);
-        let of_resp = settings.resp.timeouts;
-        let tls_of_http = self.tls(&settings.http, &[b"h2", b"http/1.1"])?;
-        let tls_of_grpc = self.tls(&settings.grpc, &[b"h2"])?;
         let by_files = self.rule_files.as_ref().map(|rules| rules.limiter().clone());
         let of_descriptors = by_files.unwrap_or_else(|| limiter.clone());
-        let (options, grpc_health) = (settings.grpc_options, self.grpc_health.clone());
-        let tls_of_resp = self.tls(&settings.resp, &[])?;
+        let options = GrpcOptions {
+            headers: settings.grpc.response_headers,
+            metadata: settings.grpc.dynamic_metadata,
+        };
+        let grpc_health = self.grpc_health.clone();
+        let of_http = self.setup(Listener::Http)?;
+        let of_grpc = self.setup(Listener::Grpc)?;
+        let of_resp = self.setup(Listener::Resp)?;
+        let of_proxy = self.setup(Listener::Proxy)?;
         let (metrics, health) = (Arc::clone(&self.metrics), Arc::clone(&self.health));
         let budget = Arc::clone(&self.budget);
-        let of_proxy = settings.proxy.timeouts;
         let proxy_budget = self.proxy_budget.clone();
-        let tls_of_proxy = self.tls(&settings.proxy, &[b"h2", b"http/1.1"])?;
         let proxies = self.proxy_maker(style)?.map(Arc::new);
-        let (decisions, http_hosts) = (self.decisions.clone(), settings.http_hosts.clone());
+        let (decisions, http_hosts) = (self.decisions.clone(), settings.http.hosts.clone());
         let places = LongWorkQueue::shared_places();
         let make = move || -> Protocols<Front<S>> {
             let long_work = Rc::new(LongWorkQueue::new(S::IN_PROCESS).sharing(&places));
-            let context_within = |timeouts, tls: &Option<TlsAcceptor>, budget| {
+            let context = |setup: &ConnectionSetup, budget| {
                 let shared = (Arc::clone(&metrics), Arc::clone(budget));
-                let context = ListenerContext::new(timeouts, Versions::OneAndTwo, shared);
-                context.with_tls(tls.clone()).with_queue(&long_work)
+                let context = ListenerContext::new(setup.timeouts, Versions::OneAndTwo, shared);
+                context.with_tls(setup.tls.clone()).with_queue(&long_work)
             };
-            let context = |timeouts, tls| context_within(timeouts, tls, &budget);
             let logs = decisions.on_worker();
             let desk = Desk::new(limiter.clone(), "http", Arc::clone(&metrics), logs);
             let proxy = proxies.as_deref().zip(proxy_budget.as_ref()).map(|(proxies, budget)| {
-                let context = context_within(of_proxy, &tls_of_proxy, budget);
-                (proxies.make(&desk), context.behind(proxies.load_balancers()))
+                let context = context(&of_proxy, budget).behind(proxies.load_balancers());
+                (Listener::Proxy, (proxies.make(&desk), context))
             });
             let of_calls = desk.for_protocol("grpc").with_limiter(of_descriptors.clone());
             let watched = HealthService::from_health_reporter(grpc_health.clone());
@@ -103,16 +112,18 @@ impl<S: Backend> Server<S> {
                 .called(&http_hosts)
                 .deciding_descriptors_by(of_descriptors.clone())
                 .taking(&long_work);
-            let mut protocols = vec![
-                (Front::Http(Rc::new(http)), context(of_http, &tls_of_http)),
-                (Front::Grpc(Rc::new(grpc)), context(of_grpc, &tls_of_grpc).for_proxies()),
-                (Front::Resp(resp), context(of_resp, &tls_of_resp)),
-            ];
-            // The last one, because its index must not depend on whether it is on.
+            let http = (Front::Http(Rc::new(http)), context(&of_http, &budget));
+            let grpc = (Front::Grpc(Rc::new(grpc)), context(&of_grpc, &budget).for_proxies());
+            let resp = (Front::Resp(resp), context(&of_resp, &budget));
+            let mut protocols = Protocols::from([
+                (Listener::Http, http),
+                (Listener::Grpc, grpc),
+                (Listener::Resp, resp),
+            ]);
             protocols.extend(proxy);
             protocols
         };
-        Workers::start("worker", settings.workers, &self.clock, &self.drain, make)
+        Workers::start("worker", settings.server.workers, &self.clock, &self.drain, make)
     }
 
     /// The worker of the admin and the metrics listener. It is a separate thread, so a slow request of an operator delays no
@@ -123,23 +134,24 @@ impl<S: Backend> Server<S> {
     ) -> Result<Workers, Failure> {
         let page = Arc::new(self.metrics_page());
         let handler = admin.map(|(address, tokens)| {
-            let hosts = (address, &*self.settings.admin_hosts);
+            let hosts = (address, &*self.settings.admin.hosts);
             admin::AdminHandler::new(Arc::clone(&page), tokens, hosts).map(Arc::new)
         });
-        let (handler, timeouts) = (handler.transpose()?, self.settings.admin.timeouts);
-        let tls_of_metrics = self.tls(&self.settings.metrics, &[b"http/1.1"])?;
-        let tls_of_admin = self.tls(&self.settings.admin, &[b"http/1.1"])?;
+        let handler = handler.transpose()?;
+        let of_metrics = self.setup(Listener::Metrics)?;
+        let of_admin = self.setup(Listener::Admin)?;
         let metrics = Arc::clone(&self.metrics);
         let budget = Budget::new(bounds::OPERATORS_BUDGET);
         let make = move || -> Protocols<Front<S>> {
-            let context = |tls: &Option<TlsAcceptor>| {
+            let context = |setup: &ConnectionSetup| {
                 let shared = (Arc::clone(&metrics), Arc::clone(&budget));
-                ListenerContext::new(timeouts, Versions::One, shared).with_tls(tls.clone())
+                let context = ListenerContext::new(setup.timeouts, Versions::One, shared);
+                context.with_tls(setup.tls.clone())
             };
-            let mut protocols = vec![(Front::Metrics(Arc::clone(&page)), context(&tls_of_metrics))];
-            // The last one, because its index must not depend on whether it is on.
+            let metrics = (Front::Metrics(Arc::clone(&page)), context(&of_metrics));
             let admin = handler.iter().map(|handler| Front::Admin(Arc::clone(handler)));
-            protocols.extend(admin.map(|front| (front, context(&tls_of_admin))));
+            let mut protocols = Protocols::from([(Listener::Metrics, metrics)]);
+            protocols.extend(admin.map(|front| (Listener::Admin, (front, context(&of_admin)))));
             protocols
         };
         Ok(Workers::start("operators", 1, &self.clock, &self.drain, make)?)
@@ -158,13 +170,19 @@ impl<S: Backend> Server<S> {
             certificate: self.certificate.clone(),
             clock: self.clock.clone(),
             top: self.decisions.top.clone(),
-            hosts: Hosts::of_programs(&self.settings.http_hosts),
+            hosts: Hosts::of_programs(&self.settings.http.hosts),
         }
     }
 
-    /// The TLS acceptor of a listener, if it uses TLS.
-    fn tls(&self, listen: &Listen, protocols: &[&[u8]]) -> io::Result<Option<TlsAcceptor>> {
-        let certificate = self.certificate.as_ref().filter(|_| listen.tls);
-        certificate.map(|certificate| certificate.acceptor(protocols)).transpose()
+    fn setup(&self, listener: Listener) -> io::Result<ConnectionSetup> {
+        let protocols: &[&[u8]] = match listener {
+            Listener::Http | Listener::Proxy => &[b"h2", b"http/1.1"],
+            Listener::Grpc => &[b"h2"],
+            Listener::Resp => &[],
+            Listener::Admin | Listener::Metrics => &[b"http/1.1"],
+        };
+        let certificate = self.certificate.as_ref().filter(|_| self.settings.uses_tls(listener));
+        let tls = certificate.map(|certificate| certificate.acceptor(protocols)).transpose()?;
+        Ok(ConnectionSetup { timeouts: self.settings.listen(listener).timeouts, tls })
     }
 }

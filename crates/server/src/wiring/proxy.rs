@@ -8,10 +8,10 @@ use crate::files;
 use crate::front::Front;
 use crate::health::Health;
 use crate::metrics::Metrics;
-use crate::net::{IsTrustedProxy, client_tls};
+use crate::net::{IsTrustedProxy, Listener, client_tls};
 use crate::proxy::{
     self, AccessLogWriter, LiveKeys, LiveRoutes, Proxy, ProxyOptions, ProxyParts, RequestIds,
-    Routes, TokenVerifier,
+    Routes, TokenSettings, TokenVerifier,
 };
 use crate::rulebook::TokenKeys;
 use crate::settings::Settings;
@@ -31,10 +31,10 @@ const MOST_BYTES: u64 = 4 * 1024 * 1024;
 
 /// The routes, if the proxy is on; or all errors of their file.
 pub(super) fn read_routes(settings: &Settings) -> Result<Option<Arc<LiveRoutes>>, Failure> {
-    if settings.proxy.address.is_none() {
+    if settings.proxy.listen.is_none() {
         return Ok(None);
     }
-    let routes = match (&settings.proxy_upstream, &settings.proxy_routes) {
+    let routes = match (&settings.proxy.upstream, &settings.proxy.routes) {
         (Some(url), _) => {
             Routes::single(url).map_err(|error| format!("proxy.upstream: {error}"))?
         }
@@ -63,10 +63,10 @@ pub(super) fn open_access_log(
     clock: &Clock,
     reports: (Arc<Metrics>, Arc<Health>),
 ) -> io::Result<Option<AccessLogWriter>> {
-    let place = settings.access_log.as_ref().filter(|_| settings.proxy.address.is_some());
+    let settings = &settings.proxy;
+    let place = settings.access_log.as_ref().filter(|_| settings.listen.is_some());
     let Some(place) = place else { return Ok(None) };
-    let sample = u64::try_from(settings.access_log_sample).unwrap_or(1);
-    let log = AccessLogWriter::start(place, sample, clock, reports);
+    let log = AccessLogWriter::start(place, settings.access_log_sample, clock, reports);
     log.map(Some).map_err(named("proxy.access_log", place.path()))
 }
 
@@ -88,12 +88,18 @@ fn reload(path: &Path, live: &LiveRoutes, health: &Health) {
 
 /// The keys that verify tokens, if they are configured.
 pub(super) fn read_keys(settings: &Settings) -> io::Result<Option<Arc<LiveKeys>>> {
-    settings.tokens.clone().map(LiveKeys::read).transpose()
+    let jwt = &settings.jwt;
+    let accepted = jwt.keys.as_ref().map(|keys| TokenSettings {
+        keys: keys.clone(),
+        issuer: jwt.issuer.clone(),
+        audience: jwt.audience.clone(),
+    });
+    accepted.map(LiveKeys::read).transpose()
 }
 
 /// Whether policies may read tokens. Only the proxy verifies them.
 pub(super) fn token_keys(settings: &Settings) -> TokenKeys {
-    match (settings.proxy.address, &settings.tokens) {
+    match (settings.proxy.listen, &settings.jwt.keys) {
         (Some(_), None) => TokenKeys::Missing,
         (None, _) | (Some(_), Some(_)) => TokenKeys::Present,
     }
@@ -154,8 +160,10 @@ impl<S: Backend> Server<S> {
     /// What builds the proxies of the workers, if the proxy is on.
     pub(super) fn proxy_maker(&self, style: HeaderStyle) -> io::Result<Option<ProxyMaker<S>>> {
         let Some(live) = self.routes.clone() else { return Ok(None) };
-        let most = u64::try_from(self.settings.proxy_max_body).unwrap_or(u64::MAX);
-        let options = ProxyOptions { body_limit: most, secure: self.settings.proxy.tls };
+        let settings = &self.settings.proxy;
+        let most = u64::try_from(settings.max_body).unwrap_or(u64::MAX);
+        let secure = self.settings.uses_tls(Listener::Proxy);
+        let options = ProxyOptions { body_limit: most, secure };
         let prefix = getrandom::u64().map_err(io::Error::other)?;
         Ok(Some(ProxyMaker {
             limiter: self.limiter.clone(),
@@ -167,14 +175,14 @@ impl<S: Backend> Server<S> {
             access_log: self.access_log.clone(),
             keys: self.keys.clone(),
             clock: self.clock.clone(),
-            is_behind_load_balancers: self.settings.proxy_protocol,
+            is_behind_load_balancers: settings.proxy_protocol,
         }))
     }
 
     /// Watches the routes file, and checks the health of upstream servers.
     pub(super) fn watch_upstreams(&self) {
         let Some(live) = self.routes.clone() else { return };
-        if let Some(path) = self.settings.proxy_routes.clone() {
+        if let Some(path) = self.settings.proxy.routes.clone() {
             self.watch_routes(path, &live);
         }
         let (watched, health) = (Arc::clone(&live), Arc::clone(&self.health));

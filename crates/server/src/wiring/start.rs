@@ -5,17 +5,18 @@ use super::proxy::{open_access_log, read_keys, read_routes, token_keys};
 use super::{Failure, Server, named};
 use crate::backend::Backend;
 use crate::decision_logs::DecisionRecords;
-use crate::denial_log::Denials;
+use crate::denial_log::{DenialLogSettings, Denials};
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::net::{Budget, Certificate, Drain};
 use crate::proxy::{LiveKeys, LiveRoutes};
-use crate::recorder::Recorder;
+use crate::recorder::{RecordSettings, Recorder};
+use crate::rotating_file::FileBounds;
 use crate::rule_files::{self, RuleFiles, RuleFolder, Texts};
 use crate::rulebook::{self, DEFAULT_POLICY, Rulebook, RulebookContext};
-use crate::settings::{MemcachedOptions, RedisOptions, SECRET, Settings, StoreUrl, reference};
+use crate::settings::{SECRET, Settings, StoreUrl, reference};
 use crate::shared_store::{known_nodes, node_id};
-use crate::top_keys::TopKeys;
+use crate::top_keys::{TopKeys, TopKeysSettings};
 use crate::{files, log};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -33,22 +34,24 @@ const WORTH_SHOWING: u64 = 64 << 20;
 /// Starts the server and runs it until it is stopped.
 pub(crate) async fn start(settings: Settings, out: &mut impl Write) -> Result<(), Failure> {
     let clock = Clock::system();
-    let log_limiter = log::start(settings.log, &clock);
+    let log_limiter = log::start(settings.log.format, settings.log.level, &clock);
     warn_of_variables();
-    let data_dir = named("data_dir", &settings.data_dir);
-    files::private_folder(&settings.data_dir).map_err(&data_dir)?;
+    let data_dir = named("data_dir", &settings.server.data_dir);
+    files::private_folder(&settings.server.data_dir).map_err(&data_dir)?;
     // Held until the server ends.
-    let _lock = files::lock_folder(&settings.data_dir).map_err(&data_dir)?;
+    let _lock = files::lock_folder(&settings.server.data_dir).map_err(&data_dir)?;
     drop(data_dir);
     let secret = match settings.secret.clone() {
         Some(secret) => secret,
-        None => Secret::load_or_create(&settings.secret_file)
-            .map_err(named("secret_file", &settings.secret_file))?,
+        None => {
+            let path = settings.secret_path();
+            Secret::load_or_create(&path).map_err(named("secret_file", &path))?
+        }
     };
     let read = |files| Certificate::read(files, clock.clone());
-    let certificate = settings.tls.clone().map(read).transpose()?;
-    let text = policy_text(settings.policy.as_deref())?;
-    let policy = read_policy(settings.policy.as_deref(), &text)?;
+    let certificate = settings.tls_files().map(read).transpose()?;
+    let text = policy_text(settings.server.policy.as_deref())?;
+    let policy = read_policy(settings.server.policy.as_deref(), &text)?;
     token_keys(&settings).suffice_for(&policy)?;
     let rules = read_rules(&settings)?;
     let routes = read_routes(&settings)?;
@@ -87,9 +90,9 @@ struct Prepared {
 impl Prepared {
     /// Opens the store, then serves.
     async fn open_store(self, out: &mut impl Write) -> Result<(), Failure> {
-        match self.settings.store.clone() {
+        match self.settings.server.store.clone() {
             StoreUrl::Memory => {
-                let budget = self.settings.memory_budget;
+                let budget = self.settings.memory.budget;
                 let store = Memory::with_budget(self.clock.clone(), budget);
                 self.serve(store, out).await
             }
@@ -98,16 +101,16 @@ impl Prepared {
                 self.serve(store, out).await
             }
             StoreUrl::Redis(url) => {
-                let data_dir = &self.settings.data_dir;
+                let data_dir = &self.settings.server.data_dir;
                 let (known_nodes, node_id) = (known_nodes(data_dir), Some(node_id(data_dir)?));
-                let redis = redis_settings(&url, &self.settings.redis)?;
+                let redis = redis_settings(&url, &self.settings)?;
                 let redis = RedisSettings { known_nodes, node_id, ..redis };
                 let store = Redis::open(&redis, &self.secret).await;
                 let store = store.map_err(|error| advised(&self.settings, &error))?;
                 self.serve(store, out).await
             }
             StoreUrl::Memcached(url) => {
-                let memcached = memcached_settings(&url, self.settings.memcached);
+                let memcached = memcached_settings(&url, &self.settings);
                 if memcached.nodes.is_none() {
                     tracing::warn!(
                         "memcached cannot count the servers that share it; set cluster.nodes, or 8 are assumed while it is unreachable"
@@ -122,13 +125,13 @@ impl Prepared {
 
     /// Reads the counters of the data directory into memory.
     fn open_data(&self) -> Result<Durable, Failure> {
-        let options = self.settings.file;
+        let options = &self.settings.file;
         let settings = DurableSettings {
-            budget: self.settings.memory_budget,
+            budget: self.settings.memory.budget,
             write_every: options.write_interval.into(),
             sync_every: options.sync_interval.into(),
-            bytes_per_second: u64::try_from(options.write_rate).unwrap_or(u64::MAX),
-            ..DurableSettings::new(self.settings.data_dir.join("states"))
+            bytes_per_second: options.write_rate,
+            ..DurableSettings::new(self.settings.server.data_dir.join("states"))
         };
         let mut tenths = 0;
         let mut progress = |read: u64, all: u64| {
@@ -164,15 +167,15 @@ impl Prepared {
         }
         let store = Arc::new(store);
         let limiter = Limiter::new(policy, Arc::clone(&store), secret.clone(), clock.clone())?
-            .settling_within(settings.receipt_ttl.into());
+            .settling_within(settings.server.receipt_ttl.into());
         let metrics = Arc::new(Metrics::default());
         let context = RulebookContext {
             secret: secret.clone(),
             clock: clock.clone(),
             metrics: Arc::clone(&metrics),
             health: Arc::clone(&health),
-            data_dir: settings.data_dir.clone(),
-            file: settings.policy.clone(),
+            data_dir: settings.server.data_dir.clone(),
+            file: settings.server.policy.clone(),
             token_keys: token_keys(&settings),
         };
         let rulebook = Arc::new(Rulebook::open(limiter.clone(), context, text)?);
@@ -185,8 +188,8 @@ impl Prepared {
             }
         };
         tokio::task::spawn_local(log::report_left_out(log_limiter, Arc::clone(&metrics)));
-        let (budget, drain) = (Budget::new(settings.connection_budget), Drain::default());
-        let proxy_budget = routes.is_some().then(|| Budget::new(settings.proxy_buffer_budget));
+        let (budget, drain) = (Budget::new(settings.memory.connection_budget), Drain::default());
+        let proxy_budget = routes.is_some().then(|| Budget::new(settings.proxy.buffer_budget));
         let reports = (Arc::clone(&metrics), Arc::clone(&health));
         let access_log = open_access_log(&settings, &clock, reports.clone())?;
         let decisions = decision_logs(&settings, (&clock, &secret), reports)?;
@@ -231,17 +234,30 @@ fn decision_logs(
     (clock, secret): (&Clock, &Secret),
     reports: (Arc<Metrics>, Arc<Health>),
 ) -> io::Result<DecisionRecords> {
-    let denials = match &settings.denial_log {
+    let Settings { server, record, top_keys, .. } = settings;
+    let denials = match server.denial_log.clone() {
         None => Denials::default(),
-        Some(log) => Denials::start(log, (clock, secret), reports.clone())
-            .map_err(named("denial_log", log.place.path()))?,
+        Some(place) => {
+            let log = DenialLogSettings { place, keys: server.denial_log_keys };
+            Denials::start(&log, (clock, secret), reports.clone())
+                .map_err(named("denial_log", log.place.path()))?
+        }
     };
-    let recorder = match settings.record.clone() {
+    let recorder = match &record.file {
         None => Recorder::default(),
-        Some(record) => Recorder::start(record.clone(), (clock, secret), reports)
-            .map_err(named("record.file", &record.file))?,
+        Some(file) => {
+            let record = RecordSettings {
+                file: file.clone(),
+                bounds: FileBounds { bytes: record.max_bytes, age: record.max_age.into() },
+                sample: record.sample,
+                sample_by: record.sample_by,
+                clear: record.attributes,
+            };
+            Recorder::start(record, (clock, secret), reports).map_err(named("record.file", file))?
+        }
     };
-    let top = TopKeys::new(settings.top_keys, settings.workers, (clock, secret));
+    let top = TopKeysSettings { memory: top_keys.memory, show: top_keys.show };
+    let top = TopKeys::new((top.memory > 0).then_some(top), server.workers, (clock, secret));
     Ok(DecisionRecords { denials, recorder, top })
 }
 
@@ -252,7 +268,7 @@ pub(super) fn advised(settings: &Settings, error: &StoreError) -> String {
             "\n{SECRET} has the secret of this node; set it to what `tidegate secret show` prints on a node that uses the store already, or use another database"
         ),
         (StoreError::OtherSecret, None) => {
-            let path = absolute(&settings.secret_file);
+            let path = absolute(&settings.secret_path());
             format!(
                 "\nthe secret of this node is in {path}; copy that file from a node that uses the store already: `tidegate secret show` prints it there, and `tidegate secret set --replace --secret-file {path}` reads it here. Or set {SECRET} on all nodes, or use another database"
             )
@@ -273,29 +289,31 @@ fn warn_of_variables() {
 }
 
 /// The settings of the Redis store, with the certificates read from their files.
-pub(super) fn redis_settings(url: &str, options: &RedisOptions) -> Result<RedisSettings, Failure> {
+pub(super) fn redis_settings(url: &str, settings: &Settings) -> Result<RedisSettings, Failure> {
+    let options = &settings.redis;
     let read = |setting, path: &PathBuf| std::fs::read(path).map_err(named(setting, path));
     let ca_file = options.ca_file.as_ref().map(|path| read("redis.ca_file", path));
-    let client = options.certificate.as_ref().map(|(certificate, key)| {
-        Ok::<_, Failure>((read("redis.certificate", certificate)?, read("redis.key", key)?))
-    });
+    let client =
+        options.certificate.as_ref().zip(options.key.as_ref()).map(|(certificate, key)| {
+            Ok::<_, Failure>((read("redis.certificate", certificate)?, read("redis.key", key)?))
+        });
     Ok(RedisSettings {
         tls: RedisTls { authority: ca_file.transpose()?, client: client.transpose()? },
         timeout: options.timeout.into(),
         connect_timeout: options.connect_timeout.into(),
         clock: options.clock,
         remember_refusals: options.denial_cache,
-        nodes: options.nodes,
+        nodes: settings.cluster.nodes,
         ..RedisSettings::new(url)
     })
 }
 
 /// The settings of the memcached store.
-pub(super) fn memcached_settings(url: &str, options: MemcachedOptions) -> MemcachedSettings {
+pub(super) fn memcached_settings(url: &str, settings: &Settings) -> MemcachedSettings {
     MemcachedSettings {
-        timeout: options.timeout.into(),
-        connect_timeout: options.connect_timeout.into(),
-        nodes: options.nodes,
+        timeout: settings.memcached.timeout.into(),
+        connect_timeout: settings.memcached.connect_timeout.into(),
+        nodes: settings.cluster.nodes,
         ..MemcachedSettings::new(url)
     }
 }
@@ -313,8 +331,8 @@ pub(super) fn policy_text(path: Option<&Path>) -> io::Result<Vec<u8>> {
 pub(super) fn read_rules(
     settings: &Settings,
 ) -> Result<Option<(RuleFolder, Texts, Policy)>, Failure> {
-    let Some(path) = settings.envoy_config.clone() else { return Ok(None) };
-    let folder = RuleFolder { path, merge_domains: settings.merge_domains };
+    let Some(path) = settings.envoy.config.clone() else { return Ok(None) };
+    let folder = RuleFolder { path, merge_domains: settings.envoy.merge_domains };
     let texts = folder.texts().map_err(|error| format!("envoy.config: {error}"))?;
     let policy = folder.policy(&texts)?;
     rule_files::warn(&folder, &policy);

@@ -110,7 +110,7 @@ impl<S: Backend> Server<S> {
         let watch = Rc::new(StoreWatch::new(
             self.limiter.clone(),
             Arc::clone(&self.health),
-            &self.settings.data_dir,
+            &self.settings.server.data_dir,
         ));
         // Once before the server reports that it is ready.
         watch.check();
