@@ -167,6 +167,18 @@ fn what_http1_cannot_express_is_refused() {
     assert!(seen.requests.is_empty() && seen.parts.is_empty(), "{:?}", seen.requests);
 }
 
+/// The proxy once counted refusals of HTTP/1 requests only, so an attack over HTTP/2 was not seen.
+#[test]
+fn what_is_refused_is_counted_as_over_http1() {
+    let server = proxy(OPEN, "http://127.0.0.1:9");
+    for count in 1..=3 {
+        let answer = bad(&[("host", "evil")]).ask(&mut Two::to(server.proxy));
+        assert!(matches!(answer, Answer::Whole { status: 400, .. }), "{answer:?}");
+        server.until_refused("malformed", count);
+    }
+    server.is_sound();
+}
+
 /// A length that does not fit the data. The server may have got the head, but never a whole request.
 #[test]
 fn data_must_be_as_long_as_announced() {
