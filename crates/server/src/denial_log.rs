@@ -391,7 +391,7 @@ mod tests {
     use super::*;
     use crate::line_writer::QueuedLines;
     use serde_json::{Value, json};
-    use tidegate::{Check, Limiter, Memory, Timestamp};
+    use tidegate::{Check, Limiter, Memory, Policy, Timestamp};
 
     const POLICY: &str = "
     version: 1
