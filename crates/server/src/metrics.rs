@@ -8,6 +8,7 @@
 //!
 //! A tally has one writer, so counting a decision is a load and a store, and no cache line moves between cores. The values of
 //! labels are fixed by the program, by the names of rules and by the routes file, so a client cannot create new ones.
+//! [`Families`] declares each metric once.
 
 mod families;
 mod group_tally;
@@ -27,7 +28,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 pub(crate) struct Metrics {
     /// Locked when a tally is created and when the metrics are read.
     tallies: Mutex<Vec<Arc<Tally>>>,
-    /// The same for the groups of the proxy. A tally is gone when its group has left the routes.
+    /// The tallies of the proxy's groups, locked as rarely. A tally is gone when its group has left the routes.
     groups: Mutex<Vec<Weak<GroupTally>>>,
     refused: [Counter; Refused::ALL.len()],
     reloads: [Counter; Reload::ALL.len()],
@@ -156,14 +157,14 @@ impl Metrics {
             "tidegate_refused",
             "Connections and requests that were refused before a decision",
             ["reason"],
-            names.zip(self.refused.iter().map(|counter| counter.get())),
+            names.zip(self.refused.iter().map(Counter::get)),
         );
         let names = Reload::ALL.iter().map(|(_, name)| [*name]);
         families.counters(
             "tidegate_reload",
             "Policies that were loaded or uploaded after the start, by result",
             ["result"],
-            names.zip(self.reloads.iter().map(|counter| counter.get())),
+            names.zip(self.reloads.iter().map(Counter::get)),
         );
         families.counter(
             "tidegate_panics",

@@ -5,10 +5,14 @@
 //!   worker 1 ── ring ─┼──► merged when an operator looks
 //! ```
 //!
-//! It answers "since when is this client refused, by which rule, how often". A ring is bounded in entries and in bytes; when it is
-//! full, the quarter that was refused least recently makes room, at most once a second. So a flood of keys costs one look into the
-//! ring for each refusal, and does not push a client out that is refused again and again. A key that is not refused for ten minutes begins anew when it is
-//! refused again: "since when" is about the refusals that a client sees now.
+//! It answers: since when is this client refused, by which rule, and how often?
+//!
+//! The number of entries of a ring and their bytes are bounded. A full ring drops the quarter of its entries that was refused least
+//! recently, at most once a second. If it is full again sooner, it takes no new keys until the second is over. So in a flood of new
+//! keys most refusals cost only a lookup, and a client that is refused again and again keeps its entry.
+//!
+//! A key that is not refused for ten minutes begins anew when it is refused again, because "since when" is about the refusals that a
+//! client sees now.
 //!
 //! Keys are shown as the settings say. To find a person all the same, each entry has keyed hashes of its values, under a key that this
 //! process chose at random.

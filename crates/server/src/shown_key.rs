@@ -76,19 +76,21 @@ impl<'k> RequestKey<'k> {
 
     /// The key as operators see it.
     pub(crate) fn shown(&self, form: KeyForm, secret: &Secret) -> Option<ShownKey> {
+        if form == KeyForm::Omitted {
+            return None;
+        }
         let short = |text: &str| shortened(text.as_bytes(), LONGEST_VALUE);
-        let shown =
-            |((_, value), (name, concealed)): (&(&str, Cow<'_, str>), (&str, Cow<'_, str>))| {
-                // A secret is a digest already. It is the same wherever keys are shown.
-                let is_secret = concealed != *value;
-                let value = match form {
-                    KeyForm::Hashed if !is_secret => secret.digest(value),
-                    KeyForm::Clear | KeyForm::Hashed | KeyForm::Omitted => short(&concealed),
-                };
-                (short(name), value)
-            };
         let pairs = self.pairs.iter().zip(self.concealed(secret)).take(MOST_SHOWN);
-        (form != KeyForm::Omitted).then(|| ShownKey(pairs.map(shown).collect()))
+        let shown = pairs.map(|((_, value), (name, concealed))| {
+            // A secret is a digest already. It is the same wherever keys are shown.
+            let is_secret = concealed != *value;
+            let value = match form {
+                KeyForm::Hashed if !is_secret => secret.digest(value),
+                KeyForm::Clear | KeyForm::Hashed | KeyForm::Omitted => short(&concealed),
+            };
+            (short(name), value)
+        });
+        Some(ShownKey(shown.collect()))
     }
 }
 

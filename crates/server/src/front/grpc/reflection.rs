@@ -46,7 +46,7 @@ fn broken() -> Response<tonic::body::Body> {
 #[allow(clippy::unwrap_used, reason = "tests may fail loudly")]
 mod tests {
     use super::*;
-    use prost_reflect::{DescriptorPool, EnumDescriptor, Kind, MessageDescriptor};
+    use prost_reflect::{DescriptorPool, EnumDescriptor, MessageDescriptor};
     use std::collections::BTreeSet;
 
     /// Every field of the files, such as `pkg.Message.field = 3: repeated string`, and every value of an enum.
@@ -84,11 +84,11 @@ mod tests {
     fn of_message(message: &MessageDescriptor, all: &mut BTreeSet<String>) {
         for field in message.fields() {
             let many = if field.is_list() { "repeated" } else { "" };
-            let kind = match field.kind() {
-                Kind::Message(of) => of.name().to_owned(),
-                Kind::Enum(of) => of.name().to_owned(),
-                other => format!("{other:?}").to_lowercase(),
-            };
+            let kind = field.kind();
+            let message = kind.as_message().map(|of| of.name().to_owned());
+            let choice = kind.as_enum().map(|of| of.name().to_owned());
+            let scalar = || format!("{kind:?}").to_lowercase();
+            let kind = message.or(choice).unwrap_or_else(scalar);
             all.insert(format!("{} = {}: {many} {kind}", field.full_name(), field.number()));
         }
     }
