@@ -9,6 +9,8 @@ pub(crate) mod dashboard;
 pub(crate) mod grpc;
 pub(crate) mod http;
 pub(crate) mod metrics_page;
+#[cfg(test)]
+mod openapi;
 pub(crate) mod resp;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -73,8 +75,5 @@ fn look_for_room<S: Backend>(limiter: &Limiter<S>, health: &Health) {
 fn ready(health: &Health) -> Answer {
     let report = health.report();
     let status = if report.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let body = json!({
-        "status": report.status, "reasons": report.reasons, "policy_hash": report.policy_hash,
-    });
-    Answer::json(status, &body)
+    Answer::json(status, &json!(report))
 }

@@ -1,6 +1,9 @@
 //! The health of the server, as `/ready` reports it: starting, ready, degraded (ready, with problems) or draining; and by which rules
 //! it decides.
 
+#[cfg(test)]
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -30,11 +33,15 @@ pub(crate) enum Stage {
 }
 
 /// What `/ready` answers: whether requests should be sent to this server, and its problems.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema), schemars(rename = "Health", deny_unknown_fields))]
 pub(crate) struct HealthReport {
+    #[serde(skip)]
     pub(crate) ready: bool,
+    #[cfg_attr(test, schemars(extend("enum" = ["starting", "ready", "degraded", "draining"])))]
     pub(crate) status: &'static str,
     pub(crate) reasons: Vec<String>,
+    /// Hash of the policy in force; servers that decide by the same rules have the same.
     pub(crate) policy_hash: String,
 }
 

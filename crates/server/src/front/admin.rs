@@ -33,7 +33,5 @@ mod wire;
 
 pub(crate) use auth::{AdminRole, Tokens, read_or_make};
 pub(crate) use handler::AdminHandler;
-#[cfg(test)]
-pub(crate) use routes::OPENAPI;
 pub(crate) use users::AdminUsers;
 pub(crate) use wire::explanation;

@@ -21,8 +21,4 @@ mod routes;
 mod wire;
 
 pub(crate) use handler::HttpHandler;
-#[cfg(test)]
-pub(crate) use handler::OPENAPI;
-#[cfg(test)]
-pub(crate) use routes::endpoints;
 pub(crate) use wire::{VerdictText, read_json};

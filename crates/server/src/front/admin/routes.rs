@@ -89,7 +89,7 @@ const ROUTES: [AdminRoute; 26] = [
 ];
 
 /// Describes the endpoints for programs. A test compares it with the table.
-pub(crate) const OPENAPI: &str = include_str!("openapi.json");
+pub(super) const OPENAPI: &str = include_str!("openapi.json");
 
 /// The path that needs no token: [`super::handler`] answers it. With another method, a client with a token learns that.
 pub(super) const LIVE: &str = "/live";
@@ -147,8 +147,15 @@ fn unsupported(detail: &str) -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doc_pages::compare;
+    use crate::front::api_pages;
     use serde_json::Value;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn the_page_is_written_from_the_openapi_document() {
+        compare("docs/reference/admin.md", &api_pages::page(api_pages::ADMIN, OPENAPI));
+    }
 
     /// The endpoints of the document: method, path, and whether a reader may use it. `/live` needs no token.
     fn described() -> BTreeSet<(String, String, bool)> {

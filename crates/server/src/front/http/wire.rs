@@ -1,9 +1,11 @@
-//! JSON bodies of the HTTP API, in and out, as `openapi.json` describes them.
+//! JSON bodies of the HTTP API, in and out. The `OpenAPI` document is written from these types and their comments.
 
 use crate::backend::Backend;
 use crate::desk::ClientTake;
 use crate::web::Answer;
 use http::StatusCode;
+#[cfg(test)]
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::json;
@@ -18,61 +20,92 @@ use tidegate::{
 use tidegate_core::{Headroom, Refill};
 use tidegate_policy::Rate;
 
+#[cfg(test)]
+pub(crate) use tests::VerdictBody;
+#[cfg(test)]
+pub(super) use tests::{Refusal, Renewed, ReportResult, Settled, Undecided};
+
 // === requests ===
 
-/// `POST /v1/check` and `/v1/peek`.
+/// A request to decide.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(JsonSchema), schemars(example = json!({
+    "attributes": { "ip": "203.0.113.7", "user": "alice", "method": "POST", "path": "/urls" }, "cost": 1,
+})))]
 pub(crate) struct Check<'b> {
     #[serde(borrow)]
     pub(crate) attributes: Pairs<'b>,
+    /// How much of its limits the request uses.
     #[serde(default = "one")]
     pub(crate) cost: u64,
+    /// How long the caller is willing to delay the request.
     #[serde(default)]
     pub(crate) max_wait_ms: u64,
+    /// How long the caller waits for the answer; if the store is slower, the rules decide without the store.
     #[serde(default = "forever")]
     pub(crate) timeout_ms: u64,
+    /// Whether to return a receipt, with which the true cost can be reported later.
     #[serde(default)]
     pub(crate) receipt: bool,
 }
 
-/// `POST /v1/take`.
+/// A request to decide under a limit that the caller defines.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(JsonSchema), schemars(example = json!({
+    "key": "user:1", "limit": 15, "per": "1s", "algorithm": "token_bucket", "burst": 15, "cost": 1,
+})))]
 pub(crate) struct Take<'b> {
+    /// What is counted, such as a user.
     #[serde(borrow)]
+    #[cfg_attr(test, schemars(length(min = 1)))]
     pub(crate) key: Cow<'b, str>,
+    /// How much passes per period.
+    #[cfg_attr(test, schemars(range(min = 1)))]
     limit: u64,
+    /// The period.
     #[serde(borrow)]
+    #[cfg_attr(test, schemars(example = "1s", example = "500ms", example = "1h"))]
     per: Cow<'b, str>,
-    #[serde(default)]
+    #[cfg_attr(test, schemars(extend("default" = "token_bucket")))]
     algorithm: Option<AlgorithmName>,
-    #[serde(default)]
+    /// `token_bucket`: the burst; defaults to `limit`.
     burst: Option<u64>,
-    #[serde(default)]
+    /// `leaky_bucket`: how many requests may wait.
     queue: Option<u64>,
-    #[serde(default)]
+    /// `sliding_buckets`: the number of sub-windows.
+    #[cfg_attr(test, schemars(range(min = 2, max = 1_000)))]
     buckets: Option<u16>,
+    /// How much of the limit the request uses.
     #[serde(default = "one")]
     pub(crate) cost: u64,
+    /// How long the caller is willing to delay the request.
     #[serde(default)]
     pub(crate) max_wait_ms: u64,
 }
 
-/// `POST /v1/report`.
+/// The outcome or the true cost of a request, or the renewal of its permits: exactly one of the three. Whatever is reported, the
+/// permits of concurrency limits are returned.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(JsonSchema))]
 pub(crate) struct Report<'b> {
+    /// The receipt that the answer to the request had.
     #[serde(borrow)]
     pub(crate) receipt: Cow<'b, str>,
+    /// How the request ended.
     pub(crate) outcome: Option<ReportOutcome>,
+    /// What the request cost in the end.
     pub(crate) cost: Option<u64>,
+    /// Whether to hold the permits of concurrency limits for another lease, instead of returning them. The answer has a new receipt.
     #[serde(default)]
     pub(crate) renew: bool,
 }
 
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(test, derive(JsonSchema))]
 pub(crate) enum ReportOutcome {
     Success,
     Failure,
@@ -81,6 +114,7 @@ pub(crate) enum ReportOutcome {
 
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(test, derive(JsonSchema), schemars(rename = "Algorithm"))]
 enum AlgorithmName {
     FixedWindow,
     SlidingLog,
@@ -498,4 +532,189 @@ const fn outcome(outcome: Outcome) -> &'static str {
 /// Whole milliseconds, rounded up, so that a client that waits this long is not too early.
 pub(super) fn millis(span: Span) -> u64 {
     span.as_nanos().div_ceil(1_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    //! What is written by hand, as types for the `OpenAPI` document. A field with `skip_serializing_if` is left out when it does not
+    //! apply.
+
+    #![allow(
+        dead_code,
+        reason = "only the schemas are used; tests/openapi.rs compares the answers with them"
+    )]
+
+    use super::{AlgorithmName, Cow, JsonSchema, MOST_PAIRS, Pairs};
+    use schemars::{Schema, SchemaGenerator, json_schema};
+
+    impl JsonSchema for Pairs<'_> {
+        fn schema_name() -> Cow<'static, str> {
+            "Attributes".into()
+        }
+
+        fn json_schema(_: &mut SchemaGenerator) -> Schema {
+            json_schema!({
+                "type": "object",
+                "description": "`ip`, `method` and `path` have a fixed meaning; all other names are free. An empty value is the same as an absent attribute.",
+                "maxProperties": MOST_PAIRS,
+                "properties": {
+                    "ip": { "type": "string", "examples": ["203.0.113.7"] },
+                    "method": { "type": "string", "examples": ["POST"] },
+                    "path": { "type": "string", "examples": ["/urls"] },
+                    "user": { "type": "string" },
+                    "tier": { "type": "string" },
+                },
+                "additionalProperties": { "type": "string", "maxLength": 8_192 },
+            })
+        }
+    }
+
+    /// The answer to a request.
+    #[derive(JsonSchema)]
+    #[schemars(rename = "Verdict", deny_unknown_fields)]
+    pub(crate) struct VerdictBody {
+        allowed: bool,
+        outcome: Outcome,
+        /// How long the caller must delay the request.
+        delay_ms: u64,
+        /// 0 if allowed; null if the request can never pass.
+        retry_after_ms: Option<u64>,
+        /// The request is over the limit, but within the extra room of a soft or elastic limit.
+        over: bool,
+        decided_by: DecidedBy,
+        policy_version: u64,
+        /// A rule in shadow mode would have denied the request.
+        #[schemars(skip_serializing_if = "absent", extend("const" = true))]
+        shadow_deny: bool,
+        /// The priority class of the request, unless it is the usual one, normal. The caller serves requests of higher classes first.
+        #[schemars(skip_serializing_if = "absent")]
+        priority: String,
+        /// Flags that rules set, such as `challenge`.
+        #[schemars(skip_serializing_if = "absent")]
+        flags: Vec<String>,
+        /// The receipt for /v1/report.
+        #[schemars(skip_serializing_if = "absent")]
+        receipt: String,
+        /// How long the request holds its permits of concurrency limits, unless they are returned or renewed by /v1/report; absent if
+        /// there are none.
+        #[schemars(skip_serializing_if = "absent")]
+        lease_ms: u64,
+        /// Why the path is unreadable, if the request is denied for that.
+        #[schemars(skip_serializing_if = "absent")]
+        detail: String,
+        limits: Vec<Limit>,
+    }
+
+    #[derive(JsonSchema)]
+    #[schemars(rename_all = "snake_case")]
+    enum Outcome {
+        Allow,
+        Delay,
+        Deny,
+    }
+
+    #[derive(JsonSchema)]
+    #[schemars(rename_all = "snake_case")]
+    enum DecidedBy {
+        Store,
+        Cache,
+        Lease,
+        Fallback,
+        Policy,
+    }
+
+    /// What one limit says about the request.
+    #[derive(JsonSchema)]
+    #[schemars(deny_unknown_fields)]
+    struct Limit {
+        /// The name of the rule; empty for /v1/take.
+        rule: String,
+        limit: u64,
+        /// The period; null for calendar windows and for concurrency limits.
+        per_ms: Option<u64>,
+        /// The calendar window.
+        #[schemars(skip_serializing_if = "absent")]
+        window: String,
+        algorithm: LimitAlgorithm,
+        outcome: Outcome,
+        remaining: u64,
+        reset_ms: Option<u64>,
+        retry_after_ms: Option<u64>,
+        shadow: bool,
+        /// Of soft and elastic limits: how much of the limit is in use.
+        #[schemars(skip_serializing_if = "absent", range(max = 100))]
+        used_percent: u64,
+        /// Of elastic limits: how much the limit allows at the moment, in per cent of its amount.
+        #[schemars(skip_serializing_if = "absent", range(min = 100, max = 1_000))]
+        elastic_percent: u64,
+        /// The request exceeds this limit, and passes because of its headroom.
+        #[schemars(skip_serializing_if = "absent", extend("const" = true))]
+        over: bool,
+    }
+
+    #[derive(JsonSchema)]
+    #[schemars(untagged)]
+    enum LimitAlgorithm {
+        Rate(AlgorithmName),
+        Concurrent(Concurrent),
+    }
+
+    #[derive(JsonSchema)]
+    #[schemars(rename_all = "snake_case", inline)]
+    enum Concurrent {
+        Concurrent,
+    }
+
+    /// The answer to a report of an outcome or a cost.
+    #[derive(JsonSchema)]
+    #[schemars(deny_unknown_fields)]
+    pub(crate) struct Settled {
+        #[schemars(extend("const" = "done"))]
+        settled: String,
+    }
+
+    /// The answer to a renewal.
+    #[derive(JsonSchema)]
+    #[schemars(deny_unknown_fields)]
+    pub(crate) struct Renewed {
+        /// The receipt that takes the place of the old one.
+        receipt: String,
+        lease_ms: u64,
+    }
+
+    /// The result of one report of a list.
+    #[derive(JsonSchema)]
+    #[schemars(deny_unknown_fields)]
+    pub(crate) struct ReportResult {
+        status: u16,
+        detail: String,
+        /// The new receipt, if permits were renewed.
+        #[schemars(skip_serializing_if = "absent")]
+        receipt: String,
+        #[schemars(skip_serializing_if = "absent")]
+        lease_ms: u64,
+    }
+
+    /// Why a client is refused, as problem details (RFC 9457).
+    #[derive(JsonSchema)]
+    pub(crate) struct Refusal {
+        #[schemars(skip_serializing_if = "absent")]
+        r#type: String,
+        title: String,
+        status: u16,
+        detail: String,
+        #[schemars(skip_serializing_if = "absent", rename = "violated-policies")]
+        violated: Vec<String>,
+    }
+
+    /// An entry of a list that could not be decided, such as one with more than 16 limits; the other entries are decided.
+    #[derive(JsonSchema)]
+    #[schemars(deny_unknown_fields)]
+    pub(crate) struct Undecided {
+        #[schemars(extend("const" = false))]
+        allowed: bool,
+        title: String,
+        status: u16,
+        detail: String,
+    }
 }
