@@ -4,6 +4,8 @@ use crate::line_writer::shortened;
 use serde::{Serialize, Serializer};
 use smallvec::SmallVec;
 use std::borrow::Cow;
+#[cfg(test)]
+use std::collections::BTreeMap;
 use tidegate::{Attributes, Policy, Secret};
 use tidegate_policy::{Identity, KeyValues};
 
@@ -30,6 +32,7 @@ pub(crate) enum KeyForm {
 
 /// A key as operators see it: an object with the names and values of its attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(with = "BTreeMap<String, String>", inline))]
 pub(crate) struct ShownKey(pub(crate) Vec<(String, String)>);
 
 /// Attributes of a key that are shown: as many as the key of a rule may have. Descriptors of gRPC calls may have more.

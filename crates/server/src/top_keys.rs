@@ -30,6 +30,7 @@ pub(crate) use worker::WorkerTop;
 use crate::recent_denials::{DenialRing, RecentDenials};
 use crate::shown_key::KeyForm;
 use foldhash::fast::SeedableRandomState;
+use serde::Serialize;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -45,7 +46,9 @@ pub(crate) struct TopKeysSettings {
 }
 
 /// Which requests of a key are counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) enum TopBy {
     /// The cost of the requests that passed.
     Used,

@@ -4,7 +4,7 @@ pub(crate) mod source;
 mod store_notes;
 mod timelines;
 
-use crate::front::admin::explanation as explanation_json;
+use crate::front::admin::ExplanationBody;
 use crate::rule_files::RuleFolder;
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -213,7 +213,8 @@ fn explain(options: &Explain, out: &mut impl Write) -> io::Result<ExitCode> {
         }
     }
     if options.json {
-        writeln!(out, "{}", escaped(&format!("{:#}", explanation_json(&explanation))))?;
+        let explanation = json!(ExplanationBody::from(&explanation));
+        writeln!(out, "{}", escaped(&format!("{explanation:#}")))?;
     } else {
         for line in explanation.to_string().lines() {
             writeln!(out, "{}", printable(line))?;

@@ -2,6 +2,8 @@
 
 use super::change::{Change, RefusedChange, SwitchChange};
 use super::note::ChangeNote;
+#[cfg(test)]
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
@@ -10,6 +12,7 @@ use tidegate_policy::{Allowance, Attributes, Changes, Policy};
 /// All changes of operators.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(JsonSchema), schemars(rename = "Control"))]
 pub(crate) struct Document {
     pub(crate) version: u64,
     /// An uploaded policy, which is in force instead of the file.
@@ -26,6 +29,7 @@ pub(crate) struct Document {
 /// A policy that an operator uploaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(JsonSchema))]
 pub(crate) struct Uploaded {
     pub(crate) text: String,
     /// The digest of the file that it replaces. A newer file withdraws it.
@@ -36,6 +40,7 @@ pub(crate) struct Uploaded {
 /// entries if its two switches were set by different requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(JsonSchema))]
 pub(crate) struct RuleSwitch {
     pub(crate) rule: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -49,10 +54,11 @@ pub(crate) struct RuleSwitch {
 /// The limits of one key under a rule, instead of those of the policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(JsonSchema))]
 pub(crate) struct Override {
     pub(crate) rule: String,
     pub(crate) key: BTreeMap<String, String>,
-    /// In the notation of policies; `None` removes the override.
+    /// In the notation of policies. Without them, the override is removed.
     pub(crate) limits: Option<Value>,
     #[serde(flatten)]
     pub(crate) note: ChangeNote,
@@ -61,10 +67,11 @@ pub(crate) struct Override {
 /// The tier of the requests with an attribute value, such as `user=alice`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(JsonSchema))]
 pub(crate) struct Tier {
     pub(crate) attribute: String,
     pub(crate) value: String,
-    /// `None` removes the assignment.
+    /// Without it, the assignment is removed.
     pub(crate) tier: Option<String>,
     #[serde(flatten)]
     pub(crate) note: ChangeNote,

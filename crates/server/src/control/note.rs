@@ -5,6 +5,7 @@ use serde_json::Value;
 
 /// A note on an entry of the control document. Entries of older versions have none. Times are milliseconds of Unix time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ChangeNote {
     /// When the entry stops to have an effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]

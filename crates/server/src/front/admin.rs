@@ -18,6 +18,7 @@
 //! resolve to this listener, is prevented by checking the `Host` header: a host name that is not one of the listener's own is
 //! refused before anything else is examined.
 
+mod answers;
 mod auth;
 mod changes;
 mod handler;
@@ -31,7 +32,7 @@ mod views;
 mod who;
 mod wire;
 
+pub(crate) use answers::ExplanationBody;
 pub(crate) use auth::{AdminRole, Tokens, read_or_make};
 pub(crate) use handler::AdminHandler;
 pub(crate) use users::AdminUsers;
-pub(crate) use wire::explanation;

@@ -138,8 +138,10 @@ impl Api {
                 (default, false) => format!("; {default} by default"),
             };
             let kind = self.kind(field);
-            let field = self.resolved(field);
-            let meaning = cell(field["description"].as_str().unwrap_or_default());
+            // Of a field that may be null, its type may say what it means.
+            let places = [self.resolved(field), self.resolved(&field["anyOf"][0])];
+            let meaning = places.iter().find_map(|place| place["description"].as_str());
+            let meaning = cell(meaning.unwrap_or_default());
             format!("| `{name}` | {kind}{default} | {meaning} |\n")
         };
         fields.iter().map(row).collect()

@@ -21,4 +21,6 @@ mod routes;
 mod wire;
 
 pub(crate) use handler::HttpHandler;
+#[cfg(test)]
+pub(crate) use wire::VerdictBody;
 pub(crate) use wire::{VerdictText, read_json};

@@ -174,6 +174,12 @@ impl Operation {
         self
     }
 
+    /// The kinds of tokens that are accepted.
+    pub(crate) fn needs(mut self, tokens: &[&str]) -> Self {
+        self.0["security"] = tokens.iter().map(|token| json!({ *token: [] })).collect();
+        self
+    }
+
     /// A parameter, in the `query` or in a `header`.
     pub(crate) fn parameter(
         mut self,

@@ -2,11 +2,15 @@
 
 use super::table::label_bytes;
 use crate::shown_key::ShownKey;
+#[cfg(test)]
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
 /// The heaviest keys of a rule.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 pub(crate) struct TopList {
     /// The heaviest first.
     pub(crate) keys: Vec<RankedKey>,
@@ -15,12 +19,15 @@ pub(crate) struct TopList {
 }
 
 /// A key and its count.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema), schemars(rename = "TopKey"))]
 pub(crate) struct RankedKey {
     /// A keyed hash of its values, the same on every worker and node.
+    #[serde(skip)]
     pub(crate) id: u64,
-    /// `None` if keys are not shown.
+    /// `null` if keys are not shown.
     pub(crate) key: Option<ShownKey>,
+    /// Of `used`, the cost of the requests that passed; otherwise requests.
     pub(crate) count: u64,
     /// The true count is at most this much lower or higher.
     pub(crate) error: u64,

@@ -4,6 +4,9 @@ use super::users::AdminUsers;
 use crate::files;
 use crate::web::Call;
 use data_encoding::BASE32_NOPAD;
+#[cfg(test)]
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +14,9 @@ use tidegate::Secret;
 use tidegate_store::read_private;
 
 /// What the holder of a token may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(test, derive(JsonSchema), schemars(inline))]
 pub(crate) enum AdminRole {
     /// Inspect.
     Reader,

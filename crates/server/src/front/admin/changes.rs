@@ -1,5 +1,6 @@
 //! Endpoints that change something: rule switches, overrides, tiers, the policy and signals. `who.rs` resets counters.
 
+use super::answers::PolicyChange;
 use super::handler::AdminHandler;
 use super::request::{bad, expected_version, flags, read};
 use super::wire;
@@ -12,7 +13,6 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-const MOST_SIGNALS: usize = 64;
 /// Bytes of a signal's name.
 const LONGEST_SIGNAL: usize = 64;
 
@@ -49,7 +49,7 @@ impl<S: Backend> AdminHandler<S> {
             rulebook.upload(&text, caution, dry_run, expected, actor)
         };
         let difference = self.on_blocking_thread(actor, upload).await?;
-        Ok(self.difference(dry_run, &difference.json()))
+        Ok(self.difference(dry_run, difference.json()))
     }
 
     pub(super) async fn delete_policy(
@@ -61,15 +61,17 @@ impl<S: Backend> AdminHandler<S> {
         let withdraw =
             move |rulebook: &Rulebook<S>, actor: Actor<'_>| rulebook.withdraw(expected, actor);
         let difference = self.on_blocking_thread(actor, withdraw).await?;
-        Ok(self.difference(false, &difference.json()))
+        Ok(self.difference(false, difference.json()))
     }
 
     pub(super) fn put_signals(&self, call: &Call<'_>, actor: Actor<'_>) -> Result<Answer, Answer> {
-        let signals: wire::PutSignalsBody = read(call)?;
-        if signals.len() > MOST_SIGNALS || signals.keys().any(|name| name.len() > LONGEST_SIGNAL) {
+        let wire::SignalsBody(signals) = &read(call)?;
+        if signals.len() > wire::MOST_SIGNALS
+            || signals.keys().any(|name| name.len() > LONGEST_SIGNAL)
+        {
             return Err(bad("at most 64 signals, with names of at most 64 bytes"));
         }
-        for (name, value) in &signals {
+        for (name, value) in signals {
             self.limiter.signal(name, *value).map_err(|error| {
                 Answer::problem_at(StatusCode::BAD_REQUEST, &format!("/{name}"), &error.to_string())
             })?;
@@ -97,11 +99,10 @@ impl<S: Backend> AdminHandler<S> {
         changed.map_err(|error| refused(&error))
     }
 
-    fn difference(&self, dry_run: bool, difference: &Value) -> Answer {
-        let version = self.limiter.version();
-        let body =
-            json!({ "dry_run": dry_run, "policy_version": version, "difference": difference });
-        Answer::json(StatusCode::OK, &body)
+    fn difference(&self, dry_run: bool, difference: Value) -> Answer {
+        let policy_version = self.limiter.version();
+        let change = PolicyChange { dry_run, policy_version, difference };
+        Answer::json(StatusCode::OK, &json!(change))
     }
 }
 

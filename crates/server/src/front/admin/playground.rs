@@ -12,8 +12,10 @@ use crate::algorithm_trace::{Fate, most_in_a_period, play};
 use crate::backend::Backend;
 use crate::web::{Answer, Call};
 use http::StatusCode;
-use serde::Deserialize;
-use serde_json::{Value, json};
+#[cfg(test)]
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tidegate_core::{Algorithm, Span};
 
 /// Requests of a trace: some milliseconds of work for all algorithms together.
@@ -25,18 +27,66 @@ const MOST_AMOUNT: u64 = 1_000;
 const LONGEST_MS: u64 = 86_400_000;
 const NANOS_PER_MS: u64 = 1_000_000;
 
-/// The body of the request.
+/// A limit and a trace of requests.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct PlaygroundBody {
-    /// The limit: so many requests per period.
+#[cfg_attr(test, derive(JsonSchema), schemars(rename = "Playground"))]
+#[cfg_attr(test, schemars(example = json!({
+    "amount": 6, "period_ms": 10_000, "step_ms": 1_000, "requests": [0, 6, 6, 0],
+})))]
+pub(super) struct PlaygroundBody {
+    /// How many requests pass per period.
+    #[cfg_attr(test, schemars(range(min = 1, max = MOST_AMOUNT)))]
     amount: u64,
+    #[cfg_attr(test, schemars(range(min = 1, max = LONGEST_MS)))]
     period_ms: u64,
+    /// The length of a step of the trace.
+    #[cfg_attr(test, schemars(range(min = 1, max = LONGEST_MS)))]
     step_ms: u64,
-    /// How many requests arrive in each step.
+    /// How many requests arrive in each step, evenly; at most 10,000 in all.
+    #[cfg_attr(test, schemars(length(max = MOST_STEPS.0), inner(range(max = MOST_REQUESTS))))]
     requests: Vec<u64>,
-    /// For how long a request would wait: a period, if absent.
+    /// How long a request would wait; a period if absent or `null`.
+    #[cfg_attr(test, schemars(range(max = LONGEST_MS)))]
     wait_ms: Option<u64>,
+}
+
+/// What each algorithm makes of the trace.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema), schemars(rename = "PlaygroundResult"))]
+pub(super) struct Played {
+    step_ms: u64,
+    /// How many requests the trace has.
+    requests: usize,
+    algorithms: Vec<PlayedAlgorithm>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+struct PlayedAlgorithm {
+    algorithm: &'static str,
+    #[serde(flatten)]
+    result: PlayedTrace,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+#[cfg_attr(test, derive(JsonSchema))]
+enum PlayedTrace {
+    /// The algorithm cannot have this limit.
+    Impossible { error: String },
+    Possible {
+        passed: usize,
+        refused: usize,
+        /// How many of those that passed had to wait.
+        delayed: usize,
+        longest_wait_ms: u64,
+        /// The most requests that passed in any interval of one period.
+        most_in_a_period: usize,
+        /// A delayed request is counted in the step in which it may pass.
+        passed_by_step: Vec<u64>,
+        refused_by_step: Vec<u64>,
+    },
 }
 
 impl<S: Backend> AdminHandler<S> {
@@ -50,7 +100,7 @@ impl<S: Backend> AdminHandler<S> {
             let detail = "internal error: a bug in tidegate";
             Answer::problem(StatusCode::INTERNAL_SERVER_ERROR, detail)
         })?;
-        Ok(Answer::json(StatusCode::OK, &played))
+        Ok(Answer::json(StatusCode::OK, &json!(played)))
     }
 }
 
@@ -77,11 +127,14 @@ impl PlaygroundBody {
     }
 
     /// The trace under every algorithm.
-    fn played(&self) -> Value {
+    fn played(&self) -> Played {
         let instants = self.instants();
-        let rows: Vec<Value> =
-            Algorithm::ALL.into_iter().map(|algorithm| self.row(algorithm, &instants)).collect();
-        json!({ "step_ms": self.step_ms, "requests": instants.len(), "algorithms": rows })
+        let row = |algorithm: Algorithm| PlayedAlgorithm {
+            algorithm: algorithm.name(),
+            result: self.trace(algorithm, &instants),
+        };
+        let algorithms = Algorithm::ALL.into_iter().map(row).collect();
+        Played { step_ms: self.step_ms, requests: instants.len(), algorithms }
     }
 
     /// The instants of all requests, in nanoseconds, in order.
@@ -96,13 +149,12 @@ impl PlaygroundBody {
         arrivals.collect()
     }
 
-    fn row(&self, algorithm: Algorithm, instants: &[u64]) -> Value {
+    fn trace(&self, algorithm: Algorithm, instants: &[u64]) -> PlayedTrace {
         let period = Span::from_millis(self.period_ms);
         let wait = self.wait_ms.map_or(period, Span::from_millis);
-        let name = algorithm.name();
         let fates = match play(algorithm, (self.amount, period), wait, instants) {
             Ok(fates) => fates,
-            Err(error) => return json!({ "algorithm": name, "error": error.to_string() }),
+            Err(error) => return PlayedTrace::Impossible { error: error.to_string() },
         };
         let waits = fates.iter().zip(instants).filter_map(|(fate, at)| {
             fate.passed().map(|passed| passed.saturating_sub(*at)).filter(|wait| *wait > 0)
@@ -111,13 +163,15 @@ impl PlaygroundBody {
         let longest = waits.iter().max().copied().unwrap_or(0);
         let passed = fates.iter().filter_map(Fate::passed);
         let refused = fates.iter().filter_map(Fate::refused);
-        json!({
-            "algorithm": name,
-            "passed": passed.clone().count(), "refused": refused.clone().count(),
-            "delayed": waits.len(), "longest_wait_ms": longest.div_ceil(NANOS_PER_MS),
-            "most_in_a_period": most_in_a_period(&fates, period.as_nanos()),
-            "passed_by_step": self.by_step(passed), "refused_by_step": self.by_step(refused),
-        })
+        PlayedTrace::Possible {
+            passed: passed.clone().count(),
+            refused: refused.clone().count(),
+            delayed: waits.len(),
+            longest_wait_ms: longest.div_ceil(NANOS_PER_MS),
+            most_in_a_period: most_in_a_period(&fates, period.as_nanos()),
+            passed_by_step: self.by_step(passed),
+            refused_by_step: self.by_step(refused),
+        }
     }
 
     /// How many of these instants are in each step. Instants behind the last step that an answer may have are left out.
@@ -147,6 +201,7 @@ impl PlaygroundBody {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::Value;
 
     fn body(requests: &[u64]) -> PlaygroundBody {
         let requests = requests.to_vec();
@@ -162,7 +217,7 @@ mod tests {
     fn a_fixed_window_passes_twice_the_amount_at_a_boundary_and_a_log_does_not() {
         let mut trace = vec![0; 20];
         (trace[9], trace[10]) = (6, 6);
-        let played = body(&trace).played();
+        let played = json!(body(&trace).played());
         let fixed = row(&played, "fixed_window");
         assert_eq!((&fixed["passed"], &fixed["most_in_a_period"]), (&json!(12), &json!(12)));
         assert_eq!(fixed["passed_by_step"], json!(trace));
@@ -174,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_leaky_bucket_delays_a_burst_beyond_the_end_of_the_trace() {
-        let played = body(&[6]).played();
+        let played = json!(body(&[6]).played());
         let leaky = row(&played, "leaky_bucket");
         assert_eq!(leaky["passed"], json!(6));
         assert_eq!(leaky["delayed"], json!(5));
@@ -183,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_request_that_may_not_wait_is_not_delayed() {
-        let played = PlaygroundBody { wait_ms: Some(0), ..body(&[6]) }.played();
+        let played = json!(PlaygroundBody { wait_ms: Some(0), ..body(&[6]) }.played());
         let leaky = row(&played, "leaky_bucket");
         assert_eq!((&leaky["delayed"], &leaky["longest_wait_ms"]), (&json!(0), &json!(0)));
     }
@@ -203,7 +258,7 @@ mod tests {
         ] {
             assert!(wrong.check().is_err());
         }
-        let far = PlaygroundBody { step_ms: 1, ..body(&[6]) }.played();
+        let far = json!(PlaygroundBody { step_ms: 1, ..body(&[6]) }.played());
         for row in far["algorithms"].as_array().unwrap() {
             assert!(row["passed_by_step"].as_array().unwrap().len() <= MOST_STEPS.1);
         }

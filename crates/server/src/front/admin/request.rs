@@ -1,11 +1,10 @@
 //! Reads the parts of an operator's request: body, attributes, query and the `If-Match` header.
 
-use super::wire;
+use super::wire::AttributesBody;
 use crate::front::http::read_json;
 use crate::web::{Answer, Call};
 use http::StatusCode;
 use serde::de::DeserializeOwned;
-use std::collections::BTreeMap;
 use tidegate::Attributes;
 
 /// Reads a JSON body.
@@ -13,10 +12,16 @@ pub(super) fn read<T: DeserializeOwned>(call: &Call<'_>) -> Result<T, Answer> {
     read_json(call.body).map_err(|error| error.answer())
 }
 
-pub(super) fn attributes(pairs: &BTreeMap<String, String>) -> Result<Attributes<'_>, Answer> {
-    wire::attributes(pairs).map_err(|(pointer, error)| {
-        Answer::problem_at(StatusCode::BAD_REQUEST, &pointer, &error.to_string())
-    })
+/// Checks the attributes of a body.
+pub(super) fn attributes(AttributesBody(pairs): &AttributesBody) -> Result<Attributes<'_>, Answer> {
+    let mut attributes = Attributes::new();
+    for (name, value) in pairs {
+        attributes.set(name.as_str(), value.as_str()).map_err(|error| {
+            let pointer = format!("/attributes/{name}");
+            Answer::problem_at(StatusCode::BAD_REQUEST, &pointer, &error.to_string())
+        })?;
+    }
+    Ok(attributes)
 }
 
 /// Whether the media type of a body is that of a policy: YAML, or JSON, which is a subset of it.

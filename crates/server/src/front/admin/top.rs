@@ -1,21 +1,20 @@
 //! Who uses the limits, and who is refused: `top` and `denials`.
 
+use super::answers::{Denial, Denials, Scope, Top, TopRule};
 use super::handler::AdminHandler;
 use super::request::bad;
 use crate::backend::Backend;
-use crate::recent_denials::DeniedKey;
 use crate::shared_store::top_keys_of_others;
-use crate::shown_key::ShownKey;
 use crate::top_keys::{RuleLists, TopBy, TopList};
 use crate::web::{Answer, Call};
 use http::StatusCode;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::collections::BTreeMap;
 
 /// Keys of each rule: by default, and at most.
-const TOP_KEYS: (usize, usize) = (20, 100);
+pub(super) const TOP_KEYS: (usize, usize) = (20, 100);
 /// Recent denials: by default, and at most.
-const DENIALS: (usize, usize) = (100, 1_000);
+pub(super) const DENIALS: (usize, usize) = (100, 1_000);
 
 impl<S: Backend> AdminHandler<S> {
     /// The top keys of all nodes, or of this one if the store is not shared or does not answer.
@@ -30,18 +29,20 @@ impl<S: Backend> AdminHandler<S> {
             return Err(off());
         }
         let others = top_keys_of_others(self.limiter.store()).await;
-        let scope = if others.is_some() { "all nodes" } else { "this node" };
+        let scope = if others.is_some() { Scope::AllNodes } else { Scope::ThisNode };
         let mut nodes = others.unwrap_or_default();
         nodes.push(self.page.top.lists());
         let since_ms = nodes.iter().map(|(since, _)| *since).min().unwrap_or(0);
         let count = nodes.len();
         let lists =
             merged(nodes, |list_by, name| list_by == by && rule.is_none_or(|rule| rule == name));
-        let rules: Vec<Value> = lists.into_iter().map(|list| rule_json(list, last)).collect();
-        let answer = json!({
-            "scope": scope, "nodes": count, "by": by.name(), "since_ms": since_ms, "rules": rules,
-        });
-        Ok(Answer::json(StatusCode::OK, &answer))
+        let shortened = |(rule, mut list): (String, TopList)| {
+            list.truncate(last);
+            TopRule { rule, list }
+        };
+        let rules = lists.into_iter().map(shortened).collect();
+        let answer = Top { scope, nodes: count, by, since_ms, rules };
+        Ok(Answer::json(StatusCode::OK, &json!(answer)))
     }
 
     /// The keys that this node refused last.
@@ -51,8 +52,9 @@ impl<S: Backend> AdminHandler<S> {
             return Err(off());
         }
         let newest = self.page.top.recent().newest(last);
-        let denials: Vec<Value> = newest.iter().map(denial_json).collect();
-        Ok(Answer::json(StatusCode::OK, &json!({ "scope": "this node", "denials": denials })))
+        let denials = newest.into_iter().map(Denial::from).collect();
+        let answer = Denials { scope: Scope::ThisNode, denials };
+        Ok(Answer::json(StatusCode::OK, &json!(answer)))
     }
 }
 
@@ -82,23 +84,4 @@ fn merged(
         }
     }
     by_rule.into_iter().map(|(rule, lists)| (rule, TopList::merged(lists))).collect()
-}
-
-fn rule_json((rule, mut list): (String, TopList), most: usize) -> Value {
-    list.truncate(most);
-    let keys = list
-        .keys
-        .iter()
-        .map(|key| json!({ "key": key.key, "count": key.count, "error": key.error }));
-    json!({ "rule": rule, "keys": keys.collect::<Vec<_>>(), "rest": list.rest })
-}
-
-/// A recent denial; `/who` shows the same fields.
-pub(super) fn denial_json(denied: &DeniedKey) -> Value {
-    let key = (!denied.key.is_empty()).then(|| ShownKey(denied.key.clone()));
-    json!({
-        "rule": denied.rule, "limit": denied.limit, "key": key, "first_ms": denied.first_ms,
-        "last_ms": denied.last_ms, "denials": denied.denials,
-        "retry_after_ms": denied.retry_after_ms, "would_deny": denied.would_deny,
-    })
 }

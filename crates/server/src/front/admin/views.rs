@@ -1,106 +1,84 @@
 //! Read-only endpoints: status, the policy and its rules, the audit log, `peek` and `explain`.
 
+use super::answers::{
+    Counts, ExplanationBody, Lease, Leases, Node, Nodes, RuleFilesStatus, RuleInForce, Status,
+    WhoAmI,
+};
 use super::auth::AdminIdentity;
 use super::handler::AdminHandler;
 use super::request::{attributes, bad, read, unprocessable};
 use super::wire;
 use crate::backend::Backend;
-use crate::front;
 use crate::front::http::VerdictText;
 use crate::timers;
 use crate::web::{Answer, Call, JSON};
 use http::{HeaderName, HeaderValue, StatusCode, header};
-use serde_json::{Value, json};
+use serde_json::json;
 use tidegate::{Changes, Check};
-use tidegate_store::{LeaseReport, NodeReport};
 
 const YAML: &str = "application/yaml";
 const POLICY_FROM: HeaderName = HeaderName::from_static("tidegate-policy-from");
 const GRPC_RULES: HeaderName = HeaderName::from_static("tidegate-grpc-rules");
 /// Lines of the audit log that are shown by default, and at most.
-const AUDIT_LINES: (usize, usize) = (100, 1_000);
+pub(super) const AUDIT_LINES: (usize, usize) = (100, 1_000);
 
 /// Whose token a request carries.
 pub(super) fn who_am_i(identity: &AdminIdentity) -> Answer {
-    let (name, role) = (&*identity.name, identity.role.name());
-    Answer::json(StatusCode::OK, &json!({ "name": name, "role": role }))
+    let AdminIdentity { name, role } = identity;
+    Answer::json(StatusCode::OK, &json!(WhoAmI { name, role: *role }))
 }
 
 impl<S: Backend> AdminHandler<S> {
     pub(super) fn leases_status(&self) -> Answer {
-        let rule = |(rule, report): &(String, LeaseReport)| {
-            json!({
-                "rule": rule, "overshoot_bound": 0, "keys": report.leases, "held": report.held,
-                "asks": report.asks, "granted": report.granted, "spent": report.spent,
-                "returned": report.returned, "drained": report.drained, "lost": report.lost,
-            })
-        };
-        let rules: Vec<Value> = self.page.leases().iter().map(rule).collect();
-        Answer::json(StatusCode::OK, &json!({ "rules": rules }))
+        let rules = self.page.leases().into_iter().map(Lease::from).collect();
+        Answer::json(StatusCode::OK, &json!(Leases { rules }))
     }
 
     pub(super) fn status(&self) -> Answer {
         let stats = self.limiter.stats();
-        let health: Value =
-            serde_json::from_slice(&front::ready(&self.health).body).unwrap_or_default();
-        Answer::json(
-            StatusCode::OK,
-            &json!({
-                "health": health,
-                "uptime_s": timers::since(self.started).as_secs(),
-                "tidegate": env!("CARGO_PKG_VERSION"),
-                "policy_version": self.limiter.version(),
-                "policy_hash": self.health.policy_hash(),
-                "control_version": self.rulebook.document().version,
-                "memory": self.memory_status(),
-                "unmatched": stats.unmatched,
-                "unknown_tiers": stats.unknown_tiers,
-                "store_errors": stats.store_errors,
-                "rules": wire::rule_counts(&stats),
-                "envoy": self.rule_files_status(),
-            }),
-        )
+        let status = Status {
+            health: self.health.report(),
+            uptime_s: timers::since(self.started).as_secs(),
+            tidegate: env!("CARGO_PKG_VERSION"),
+            policy_version: self.limiter.version(),
+            policy_hash: self.health.policy_hash(),
+            control_version: self.rulebook.document().version,
+            memory: self.limiter.store().gauges().map(Into::into),
+            unmatched: stats.unmatched,
+            unknown_tiers: stats.unknown_tiers,
+            store_errors: stats.store_errors,
+            rules: Counts::of_rules(stats),
+            envoy: self.rule_files_status(),
+        };
+        Answer::json(StatusCode::OK, &json!(status))
     }
 
     /// The nodes that share the store, each with the hash of its policy.
     pub(super) fn nodes(&self) -> Answer {
         let store = self.limiter.store();
         let own = self.health.policy_hash();
-        let node = |node: &NodeReport| {
-            // What this node has announced may be a second old.
-            let policy = if node.is_this { &own } else { &node.policy };
-            json!({
-                "node": node.name, "this": node.is_this, "policy_hash": policy,
-                "silent_ms": node.silent.as_millis_ceil(),
-            })
-        };
-        let mut nodes: Vec<Value> = store.node_reports().iter().map(node).collect();
+        let mut nodes: Vec<Node> = store.node_reports().into_iter().map(Node::from).collect();
+        // What this node has announced may be a second old.
+        for node in nodes.iter_mut().filter(|node| node.this) {
+            node.policy_hash.clone_from(&own);
+        }
         if nodes.is_empty() {
             // The store is not shared, or the settings say how many nodes there are.
-            nodes.push(json!({ "node": null, "this": true, "policy_hash": own, "silent_ms": 0 }));
+            nodes.push(Node { node: None, this: true, policy_hash: own, silent_ms: 0 });
         }
-        Answer::json(StatusCode::OK, &json!({ "count": store.nodes(), "nodes": nodes }))
+        Answer::json(StatusCode::OK, &json!(Nodes { count: store.nodes(), nodes }))
     }
 
-    /// How full the memory store is; `None` for a store elsewhere.
-    fn memory_status(&self) -> Option<Value> {
-        let gauges = self.limiter.store().gauges()?;
-        Some(json!({
-            "states": gauges.entries, "bytes": gauges.bytes, "budget": gauges.budget,
-            "demotions": gauges.demotions,
-        }))
-    }
-
-    fn rule_files_status(&self) -> Option<Value> {
+    fn rule_files_status(&self) -> Option<RuleFilesStatus> {
         let files = self.rule_files.as_ref()?;
         let stats = files.limiter().stats();
-        Some(json!({
-            "config": files.folder(),
-            "version": files.limiter().version(),
-            "unmatched": stats.unmatched,
-            "store_errors": stats.store_errors,
-            "rules": wire::rule_counts(&stats),
-        }))
+        Some(RuleFilesStatus {
+            config: files.folder(),
+            version: files.limiter().version(),
+            unmatched: stats.unmatched,
+            store_errors: stats.store_errors,
+            rules: Counts::of_rules(stats),
+        })
     }
 
     /// The changes that are in force. Their version is the `ETag`, with which `If-Match` makes a change conditional.
@@ -129,16 +107,11 @@ impl<S: Backend> AdminHandler<S> {
     pub(super) fn rules(&self) -> Answer {
         let policy = self.rulebook.policy();
         let (changes, _) = self.rulebook.document_in_force().changes(&policy);
-        let mut rules: Vec<Value> =
-            policy.rules().iter().map(|rule| wire::rule(rule, &policy, &changes)).collect();
+        let in_force = policy.rules().iter().map(|rule| RuleInForce::new(rule, &policy, &changes));
+        let mut rules: Vec<RuleInForce> = in_force.collect();
         for policy in self.rule_files.iter().filter_map(|files| files.policy()) {
-            rules.extend(policy.rules().iter().map(|rule| {
-                let mut rule = wire::rule(rule, &policy, &Changes::default());
-                if let Some(rule) = rule.as_object_mut() {
-                    rule.insert("decides".to_owned(), "grpc".into());
-                }
-                rule
-            }));
+            let new = |rule| RuleInForce::new(rule, &policy, &Changes::default()).over_grpc();
+            rules.extend(policy.rules().iter().map(new));
         }
         Answer::json(StatusCode::OK, &json!(rules))
     }
@@ -184,6 +157,6 @@ impl<S: Backend> AdminHandler<S> {
         let body: wire::PeekBody = read(call)?;
         let attributes = attributes(&body.attributes)?;
         let explanation = self.limiter.explain(&Check::new(&attributes).cost(body.cost));
-        Ok(Answer::json(StatusCode::OK, &wire::explanation(&explanation)))
+        Ok(Answer::json(StatusCode::OK, &json!(ExplanationBody::from(&explanation))))
     }
 }

@@ -1,5 +1,9 @@
 //! A person, of whom an operator knows a user name or an address: what applies to them, what they have used, and a reset of all of it.
 
+use super::answers::{
+    CountedLimit, Denied, Person, PersonOverride, PersonRule, PersonTier, ResetDone, ResetRule,
+    Scope, SeenKey, Uncovered,
+};
 use super::handler::AdminHandler;
 use super::request::{attributes, read, unprocessable};
 use super::wire;
@@ -8,26 +12,16 @@ use crate::backend::Backend;
 use crate::control::{ChangeNote, Document, Override, Tier, reason};
 use crate::recent_denials::DeniedKey;
 use crate::rulebook::Rulebook;
+use crate::shown_key::ShownKey;
 use crate::web::{Answer, Call};
 use http::StatusCode;
-use serde_json::{Map, Value, json};
-use tidegate::{
-    Attributes, CheckError, PersonLimit, PersonReport, PersonRuleReport, Policy, UncoveredRule,
-};
-
-const ALL_NODES: &str = "all nodes";
-const THIS_NODE: &str = "this node";
+use serde_json::json;
+use tidegate::{Attributes, CheckError, PersonReport, PersonRuleReport, Policy, UncoveredRule};
 
 /// What is in force when a person is looked up.
 struct InForce {
     document: Document,
     policy: Policy,
-}
-
-/// How many counters of a rule there are to forget, or were forgotten.
-struct ResetRule {
-    rule: String,
-    states: usize,
 }
 
 impl<S: Backend> AdminHandler<S> {
@@ -40,46 +34,44 @@ impl<S: Backend> AdminHandler<S> {
         let report = self.limiter.person(&client).await.map_err(|error| unanswered(&error))?;
         let document = self.rulebook.document_in_force();
         let in_force = InForce { document, policy: self.rulebook.policy() };
-        let scope = if S::SHARED && report.from_store { ALL_NODES } else { THIS_NODE };
+        let is_shared = S::SHARED && report.from_store;
         let rules = report.rules.iter().map(|rule| self.rule_of_person(rule, &in_force));
-        let seen = report.not_covered.iter().flat_map(|rule| self.seen(rule));
-        let not_covered = report.not_covered.iter().map(not_covered);
-        let body = json!({
-            "scope": scope,
-            "denials_scope": THIS_NODE,
-            "policy_hash": self.health.policy_hash(),
-            "tier": in_force.tier(&report),
-            "complete": report.not_covered.is_empty(),
-            "rules": rules.collect::<Vec<_>>(),
-            "seen": seen.collect::<Vec<_>>(),
-            "not_covered": not_covered.collect::<Vec<_>>(),
-        });
-        Ok(Answer::json(StatusCode::OK, &body))
+        let person = Person {
+            scope: if is_shared { Scope::AllNodes } else { Scope::ThisNode },
+            denials_scope: Scope::ThisNode,
+            policy_hash: self.health.policy_hash(),
+            tier: in_force.tier(&report),
+            complete: report.not_covered.is_empty(),
+            rules: rules.collect(),
+            seen: report.not_covered.iter().flat_map(|rule| self.seen(rule)).collect(),
+            not_covered: report.not_covered.iter().map(Uncovered::from).collect(),
+        };
+        Ok(Answer::json(StatusCode::OK, &json!(person)))
     }
 
-    fn rule_of_person(&self, rule: &PersonRuleReport, in_force: &InForce) -> Value {
+    fn rule_of_person(&self, rule: &PersonRuleReport, in_force: &InForce) -> PersonRule {
         let from = match rule.origin.split(' ').next() {
             Some("tier") => "tier",
             Some("rule") => "rule",
             _ => "override",
         };
         let only_when = Some(rule.only_when.join("; ")).filter(|text| !text.is_empty());
-        json!({
-            "rule": rule.rule,
-            "key": object(&rule.key),
-            "key_text": rule.key_text,
-            "shadow": rule.shadow,
-            "enabled": rule.enabled,
-            "from": from,
-            "only_when": only_when,
-            "limits": rule.limits.iter().map(limit).collect::<Vec<_>>(),
-            "override": (from == "override").then(|| in_force.override_of(rule)),
-            "denied": self.denied(rule),
-        })
+        PersonRule {
+            rule: rule.rule.clone(),
+            key: ShownKey(rule.key.clone()),
+            key_text: rule.key_text.clone(),
+            shadow: rule.shadow,
+            enabled: rule.enabled,
+            from,
+            only_when,
+            limits: rule.limits.iter().map(CountedLimit::from).collect(),
+            own: (from == "override").then(|| in_force.override_of(rule)),
+            denied: self.denied(rule),
+        }
     }
 
     /// Since when, and until when, a rule refuses a key. `None`: it has not refused it lately.
-    fn denied(&self, rule: &PersonRuleReport) -> Option<Value> {
+    fn denied(&self, rule: &PersonRuleReport) -> Option<Denied> {
         let found = self.recent.matching(&borrowed(&rule.key));
         // A key can name other alternatives; the ring may also be set not to show keys.
         let same = |found: &&DeniedKey| {
@@ -87,19 +79,20 @@ impl<S: Backend> AdminHandler<S> {
             found.rule == rule.rule
                 && (found.key.is_empty() || names.eq(rule.key.iter().map(|(name, _)| name)))
         };
-        found.iter().filter(same).max_by_key(|found| found.last_ms).map(denial)
+        found.iter().filter(same).max_by_key(|found| found.last_ms).map(Denied::from)
     }
 
     /// Keys of the person under a rule whose key is not known completely, among those that were refused lately.
-    fn seen(&self, rule: &UncoveredRule) -> Vec<Value> {
+    fn seen(&self, rule: &UncoveredRule) -> Vec<SeenKey> {
         if rule.known.is_empty() {
             return vec![];
         }
-        let found = self.recent.matching(&borrowed(&rule.known));
-        let found = found.iter().filter(|found| found.rule == rule.rule);
-        found
-            .map(|found| json!({ "rule": found.rule, "key": object(&found.key), "denied": denial(found) }))
-            .collect()
+        let found = self.recent.matching(&borrowed(&rule.known)).into_iter();
+        let seen = |found: DeniedKey| {
+            let denied = Denied::from(&found);
+            SeenKey { rule: found.rule, key: ShownKey(found.key), denied }
+        };
+        found.filter(|found| found.rule == rule.rule).map(seen).collect()
     }
 
     // === reset ===
@@ -108,7 +101,8 @@ impl<S: Backend> AdminHandler<S> {
     /// nothing is reset, and if there is nothing to reset, there is no line.
     pub(super) async fn reset(&self, call: &Call<'_>, actor: Actor<'_>) -> Result<Answer, Answer> {
         let body: wire::ResetBody = read(call)?;
-        let why = reason(body.reason).map_err(|text| wire::invalid(("/reason", text)))?;
+        let why = reason(body.reason.map(|wire::Reason(text)| text))
+            .map_err(|text| wire::invalid(("/reason", text)))?;
         let client = attributes(&body.attributes)?;
         let (mut rules, left_out) = match &body.rule {
             Some(rule) => (vec![self.found(rule, &client).await?], vec![]),
@@ -116,11 +110,11 @@ impl<S: Backend> AdminHandler<S> {
         };
         if !body.dry_run && rules.iter().any(|rule| rule.states > 0) {
             // The audit log keeps the names of attributes and not their values, which may be secrets.
-            let by: Vec<&String> = body.attributes.keys().collect();
+            let by: Vec<&String> = body.attributes.0.keys().collect();
             let states = ResetRule::sum(&rules);
             let details = match &body.rule {
                 Some(rule) => json!({ "rule": rule, "by": by, "states": states }),
-                None => json!({ "rules": ResetRule::list(&rules), "by": by, "states": states }),
+                None => json!({ "rules": rules, "by": by, "states": states }),
             };
             let note = move |rulebook: &Rulebook<S>, actor: Actor<'_>| {
                 let (what, reason) = ("reset", why.as_deref());
@@ -138,13 +132,9 @@ impl<S: Backend> AdminHandler<S> {
             }
         }
         let states = ResetRule::sum(&rules);
-        let answer = match &body.rule {
-            Some(_) => json!({ "states": states }),
-            None => json!({
-                "states": states, "rules": ResetRule::list(&rules), "not_covered": left_out,
-            }),
-        };
-        Ok(Answer::json(StatusCode::OK, &answer))
+        let of_person = body.rule.is_none().then_some((rules, left_out));
+        let (rules, not_covered) = of_person.unzip();
+        Ok(Answer::json(StatusCode::OK, &json!(ResetDone { states, rules, not_covered })))
     }
 
     /// What a reset of a person would delete under every rule whose key is known. A rule without a key counts all requests together, so it
@@ -152,7 +142,7 @@ impl<S: Backend> AdminHandler<S> {
     async fn found_of_person(
         &self,
         client: &Attributes<'_>,
-    ) -> Result<(Vec<ResetRule>, Vec<Value>), Answer> {
+    ) -> Result<(Vec<ResetRule>, Vec<Uncovered>), Answer> {
         let report = self.limiter.person(client).await.map_err(|error| unanswered(&error))?;
         let (own, common): (Vec<_>, Vec<_>) =
             report.rules.iter().partition(|rule| !rule.key.is_empty());
@@ -160,8 +150,8 @@ impl<S: Backend> AdminHandler<S> {
         for rule in own {
             rules.push(self.found(&rule.rule, client).await?);
         }
-        let common = common.iter().map(|rule| json!({ "rule": rule.rule, "needs": [] }));
-        let left_out = report.not_covered.iter().map(not_covered).chain(common);
+        let common = common.iter().map(|rule| Uncovered { rule: rule.rule.clone(), needs: vec![] });
+        let left_out = report.not_covered.iter().map(Uncovered::from).chain(common);
         Ok((rules, left_out.collect()))
     }
 
@@ -194,19 +184,19 @@ fn unanswered(error: &CheckError) -> Answer {
 
 impl InForce {
     /// The tier of a person, and where it comes from.
-    fn tier(&self, report: &PersonReport) -> Option<Value> {
-        let name = report.tier.as_ref()?;
-        let Some((attribute, value)) = &report.tier_assigned_to else {
-            return Some(json!({ "name": name, "from": "policy" }));
+    fn tier(&self, report: &PersonReport) -> Option<PersonTier> {
+        let name = report.tier.clone()?;
+        let Some((attribute, value)) = report.tier_assigned_to.clone() else {
+            return Some(PersonTier { name, from: "policy", note: ChangeNote::default() });
         };
-        let (attribute, value) = (attribute.clone(), value.clone());
         let subject = Tier { attribute, value, tier: None, note: ChangeNote::default() };
         let entry = self.document.tiers.iter().find(|one| one.is(&subject));
-        Some(with_note(json!({ "name": name, "from": "operator" }), entry.map(|one| &one.note)))
+        let note = entry.map(|one| one.note.clone()).unwrap_or_default();
+        Some(PersonTier { name, from: "operator", note })
     }
 
     /// The override that applies: one of the control document, or of the policy.
-    fn override_of(&self, rule: &PersonRuleReport) -> Value {
+    fn override_of(&self, rule: &PersonRuleReport) -> PersonOverride {
         let key = rule.override_key.iter().flatten().cloned().collect();
         let (name, note) = (rule.rule.clone(), ChangeNote::default());
         let subject = Override { rule: name, key, limits: None, note };
@@ -215,68 +205,14 @@ impl InForce {
         let entry = entry.and_then(|_| known.find(|one| one.is(&subject, &self.policy)));
         let rates = || json!(rule.limits.iter().map(|limit| &limit.rate).collect::<Vec<_>>());
         let limits = entry.and_then(|one| one.limits.clone()).unwrap_or_else(rates);
-        with_note(json!({ "limits": limits }), entry.map(|one| &one.note))
+        PersonOverride { limits, note: entry.map(|one| one.note.clone()).unwrap_or_default() }
     }
-}
-
-/// Adds who made a change, why, when, and until when. The policy itself has no such note.
-fn with_note(mut value: Value, note: Option<&ChangeNote>) -> Value {
-    let note = note.cloned().unwrap_or_default();
-    if let Some(fields) = value.as_object_mut() {
-        fields.insert("expires_at_ms".to_owned(), json!(note.expires_at_ms));
-        fields.insert("reason".to_owned(), json!(note.reason));
-        fields.insert("by".to_owned(), json!(note.by));
-        fields.insert("since_ms".to_owned(), json!(note.since_ms));
-    }
-    value
 }
 
 impl ResetRule {
-    fn list(rules: &[Self]) -> Vec<Value> {
-        rules.iter().map(|one| json!({ "rule": one.rule, "states": one.states })).collect()
-    }
-
     fn sum(rules: &[Self]) -> usize {
         rules.iter().map(|rule| rule.states).sum()
     }
-}
-
-fn limit(limit: &PersonLimit) -> Value {
-    let is_concurrent = limit.rate.ends_with("concurrent");
-    let rate = if is_concurrent {
-        limit.rate.clone()
-    } else {
-        format!("{} {}", limit.rate, limit.algorithm)
-    };
-    json!({
-        "id": limit.id,
-        "rate": rate,
-        "used": limit.used,
-        "limit": limit.limit,
-        "remaining": limit.remaining,
-        "reset_ms": limit.reset.map(tidegate::Span::as_millis_ceil),
-        "allowed": limit.allowed,
-        "retry_after_ms": limit.retry_after.map(tidegate::Span::as_millis_ceil),
-    })
-}
-
-fn denial(found: &DeniedKey) -> Value {
-    json!({
-        "first_ms": found.first_ms,
-        "last_ms": found.last_ms,
-        "denials": found.denials,
-        "retry_after_ms": found.retry_after_ms,
-        "would_deny": found.would_deny,
-    })
-}
-
-fn not_covered(rule: &UncoveredRule) -> Value {
-    json!({ "rule": rule.rule, "needs": rule.needs })
-}
-
-fn object(pairs: &[(String, String)]) -> Value {
-    let pairs = pairs.iter().map(|(name, value)| (name.clone(), json!(value)));
-    pairs.collect::<Map<String, Value>>().into()
 }
 
 fn borrowed(pairs: &[(String, String)]) -> Vec<(&str, &str)> {

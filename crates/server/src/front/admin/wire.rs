@@ -1,42 +1,74 @@
-//! JSON bodies of the admin API, in and out.
+//! JSON bodies that the admin API reads; `answers` has those that it writes. The `OpenAPI` document is written from these types and their
+//! comments.
 
 use crate::control::{Change, ChangeNote, Override, SwitchChange, Tier, expiry_ms, reason};
 use crate::web::Answer;
 use http::StatusCode;
+#[cfg(test)]
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
-use serde_json::{Value, json};
+use serde_json::Value;
+#[cfg(test)]
+use serde_json::json;
 use std::collections::BTreeMap;
-use tidegate::{AttributeError, Attributes, Changes, Policy, RuleStats, Stats};
-use tidegate_policy::{AppliedRule, Explanation, Rule, RuleExplanation};
 
-/// `POST /admin/v1/peek` and `/explain`.
+/// A request to inspect.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(JsonSchema), schemars(rename = "Peek"))]
+#[cfg_attr(test, schemars(example = json!({ "attributes": { "ip": "203.0.113.7" } })))]
 pub(super) struct PeekBody {
-    pub(super) attributes: BTreeMap<String, String>,
+    pub(super) attributes: AttributesBody,
     #[serde(default = "one")]
     pub(super) cost: u64,
 }
 
-/// `POST /admin/v1/who`.
+/// A person, by the attributes that are known.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(JsonSchema), schemars(rename = "Who"))]
+#[cfg_attr(test, schemars(example = json!({ "attributes": { "ip": "203.0.113.7" } })))]
 pub(super) struct WhoBody {
-    pub(super) attributes: BTreeMap<String, String>,
+    pub(super) attributes: AttributesBody,
 }
 
-/// `POST /admin/v1/reset`.
+/// What to forget.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(JsonSchema), schemars(rename = "Reset"))]
+#[cfg_attr(test, schemars(
+    example = json!({ "rule": "per-client", "attributes": { "ip": "203.0.113.7" } }),
+    example = json!({ "attributes": { "ip": "203.0.113.7" }, "dry_run": true }),
+))]
 pub(super) struct ResetBody {
-    /// `None`: of all rules whose key the attributes have.
+    /// Without it, all rules whose key the attributes have.
     pub(super) rule: Option<String>,
-    pub(super) attributes: BTreeMap<String, String>,
+    pub(super) attributes: AttributesBody,
+    /// With `true`, nothing is reset.
     #[serde(default)]
     pub(super) dry_run: bool,
-    pub(super) reason: Option<String>,
+    pub(super) reason: Option<Reason>,
 }
+
+/// `ip`, `method` and `path` have a fixed meaning; all other names are free. At most 32 are not empty.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(JsonSchema), schemars(rename = "Attributes"))]
+#[cfg_attr(test, schemars(example = json!({ "ip": "203.0.113.7" })))]
+pub(super) struct AttributesBody(pub(super) BTreeMap<String, String>);
+
+/// When the change ends: seconds from now, or a time such as `2026-12-24T18:00:00Z`.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(JsonSchema), schemars(extend("anyOf" = [
+    { "type": "integer", "minimum": 1, "maximum": 315_360_000 },
+    { "type": "string", "format": "date-time" },
+])))]
+pub(super) struct Expires(Value);
+
+/// Why, for the audit log; at most 256 bytes on one line.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(JsonSchema), schemars(extend("maxLength" = 256)))]
+pub(super) struct Reason(pub(super) String);
 
 /// The body of a request that changes the control document.
 pub(super) trait ChangeBody: DeserializeOwned {
@@ -44,44 +76,66 @@ pub(super) trait ChangeBody: DeserializeOwned {
     fn change(self, now_ms: u64) -> Result<Change, (&'static str, String)>;
 }
 
-/// `PUT /admin/v1/rules`. A switch that is absent keeps its value; `null` removes the change, so that the policy decides.
+/// The switches of a rule. A switch that is absent keeps its value; `null` removes the change, so that the policy decides.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(JsonSchema), schemars(rename = "PutRule"))]
+#[cfg_attr(test, schemars(example = json!({ "rule": "per-client", "shadow": true })))]
 pub(super) struct PutRuleBody {
     rule: String,
     #[serde(default, deserialize_with = "present")]
     enabled: Option<Option<bool>>,
     #[serde(default, deserialize_with = "present")]
     shadow: Option<Option<bool>>,
-    expires: Option<Value>,
-    reason: Option<String>,
+    expires: Option<Expires>,
+    reason: Option<Reason>,
 }
 
-/// `PUT /admin/v1/overrides`: `"limits": null` removes the override.
+/// Limits of one key; `"limits": null` removes the override.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(JsonSchema), schemars(rename = "PutOverride"))]
+#[cfg_attr(test, schemars(
+    example = json!({ "rule": "per-client", "key": { "ip": "203.0.113.7" }, "limits": ["100/s"] }),
+    example = json!({
+        "rule": "per-client", "key": { "ip": "203.0.113.7" }, "limits": ["100/s"],
+        "expires": 3_600, "reason": "import until noon",
+    }),
+))]
 pub(super) struct PutOverrideBody {
     rule: String,
     key: BTreeMap<String, String>,
+    /// As in a policy.
+    #[cfg_attr(test, schemars(extend("anyOf" = [
+        { "const": "unlimited" },
+        { "type": "array", "items": { "type": ["string", "object"] } },
+        { "type": "null" },
+    ])))]
     limits: Option<Value>,
-    expires: Option<Value>,
-    reason: Option<String>,
+    expires: Option<Expires>,
+    reason: Option<Reason>,
 }
 
-/// `PUT /admin/v1/tiers`: `"tier": null` removes the assignment.
+/// The tier of a customer; `"tier": null` removes the assignment.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(JsonSchema), schemars(rename = "PutTier"))]
+#[cfg_attr(test, schemars(example = json!({ "attribute": "user", "value": "alice", "tier": "pro" })))]
 pub(super) struct PutTierBody {
     attribute: String,
     value: String,
     tier: Option<String>,
-    expires: Option<Value>,
-    reason: Option<String>,
+    expires: Option<Expires>,
+    reason: Option<Reason>,
 }
 
-/// `PUT /admin/v1/upstreams`: drains a server of the proxy, or brings it back.
+/// Drains a server of the proxy, or brings it back.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(JsonSchema), schemars(rename = "PutUpstream"))]
+#[cfg_attr(test, schemars(
+    example = json!({ "group": "api", "server": "http://10.0.0.1:8080", "drain": true }),
+))]
 pub(super) struct PutUpstreamBody {
     pub(super) group: String,
     /// Its URL.
@@ -89,8 +143,13 @@ pub(super) struct PutUpstreamBody {
     pub(super) drain: bool,
 }
 
-/// `PUT /admin/v1/signals`: names and numbers.
-pub(super) type PutSignalsBody = BTreeMap<String, f64>;
+/// Names of signals and their values.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(JsonSchema), schemars(rename = "Signals", extend("maxProperties" = MOST_SIGNALS)))]
+#[cfg_attr(test, schemars(example = json!({ "load": 0.4 })))]
+pub(super) struct SignalsBody(pub(super) BTreeMap<String, f64>);
+
+pub(super) const MOST_SIGNALS: usize = 64;
 
 const fn one() -> u64 {
     1
@@ -128,8 +187,8 @@ impl ChangeBody for PutTierBody {
 
 /// The note of a change. `sets`: whether the change sets something, which may then expire.
 fn note(
-    expires: Option<&Value>,
-    why: Option<String>,
+    expires: Option<&Expires>,
+    why: Option<Reason>,
     sets: bool,
     now_ms: u64,
 ) -> Result<ChangeNote, (&'static str, String)> {
@@ -137,10 +196,10 @@ fn note(
         let text = "this removes a change, so nothing is left that expires".to_owned();
         return Err(("/expires", text));
     }
-    let expires_at_ms = expires.map(|expires| expiry_ms(expires, now_ms)).transpose();
+    let expires_at_ms = expires.map(|Expires(at)| expiry_ms(at, now_ms)).transpose();
     Ok(ChangeNote {
         expires_at_ms: expires_at_ms.map_err(|text| ("/expires", text))?,
-        reason: reason(why).map_err(|text| ("/reason", text))?,
+        reason: reason(why.map(|Reason(text)| text)).map_err(|text| ("/reason", text))?,
         since_ms: Some(now_ms),
         ..ChangeNote::default()
     })
@@ -149,65 +208,4 @@ fn note(
 /// An answer about a part of the body that is not valid.
 pub(super) fn invalid((pointer, text): (&str, String)) -> Answer {
     Answer::problem_at(StatusCode::BAD_REQUEST, pointer, &text)
-}
-
-/// Checked attributes; an error comes with the JSON pointer of the attribute.
-pub(super) fn attributes(
-    pairs: &BTreeMap<String, String>,
-) -> Result<Attributes<'_>, (String, AttributeError)> {
-    let mut attributes = Attributes::new();
-    for (name, value) in pairs {
-        attributes
-            .set(name.as_str(), value.as_str())
-            .map_err(|error| (format!("/attributes/{name}"), error))?;
-    }
-    Ok(attributes)
-}
-
-// === responses ===
-
-/// How many requests each rule allowed, delayed and denied.
-pub(super) fn rule_counts(stats: &Stats) -> Vec<Value> {
-    let count = |(rule, stats): &(String, RuleStats)| {
-        json!({
-            "rule": rule, "allowed": stats.allowed, "delayed": stats.delayed,
-            "denied": stats.denied, "would_deny": stats.would_deny, "over": stats.over,
-        })
-    };
-    stats.rules.iter().map(count).collect()
-}
-
-/// A rule with its limits, and whether it is enabled and in shadow mode.
-pub(super) fn rule(rule: &Rule, policy: &Policy, changes: &Changes) -> Value {
-    let limits = rule.allowance().limits().iter().map(|limit| {
-        json!({
-            "id": limit.id(),
-            "rate": limit.summary(),
-            "algorithm": limit.limit().algorithm().name(),
-        })
-    });
-    json!({
-        "rule": rule.name(),
-        "key": rule.key().to_string(),
-        "limits": limits.collect::<Vec<_>>(),
-        "enabled": policy.is_enabled(changes, rule),
-        "shadow": policy.is_shadow(changes, rule),
-    })
-}
-
-/// How every rule applies to a request; `tidegate policy explain --json` prints the same.
-pub(crate) fn explanation(explanation: &Explanation) -> Value {
-    let rule = |rule: &RuleExplanation| match &rule.outcome {
-        Ok(AppliedRule { key, limits, origin, notes }) => json!({
-            "rule": rule.rule, "applies": true, "key": key, "limits": limits, "from": origin,
-            "unlimited": limits.is_empty(), "notes": notes,
-        }),
-        Err(skipped) => json!({ "rule": rule.rule, "applies": false, "why": skipped.to_string() }),
-    };
-    let rules: Vec<Value> = explanation.rules.iter().map(rule).collect();
-    json!({
-        "tier": explanation.tier, "unknown_tier": explanation.unknown_tier,
-        "priority": explanation.priority,
-        "readings": explanation.readings, "rules": rules,
-    })
 }
