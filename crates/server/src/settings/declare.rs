@@ -38,6 +38,7 @@ macro_rules! settings {
 
         $(
             #[doc = $title]
+            #[allow(clippy::doc_markdown, reason = "the texts are also the help of the flags")]
             #[derive(Debug)]
             pub(crate) struct $Group {
                 $($(#[doc = $help])+ pub(crate) $name: $type,)+
