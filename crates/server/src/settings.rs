@@ -257,6 +257,14 @@ mod tests {
     }
 
     #[test]
+    fn a_group_without_settings_is_refused_as_a_group() {
+        for file in ["http:\n", "http: 5\n", "http: [listen]\n"] {
+            let text = "FILE:1:1: `http` is a group of settings; write them below it, or remove it";
+            assert_eq!(load(file, &[], &[]).unwrap_err(), text);
+        }
+    }
+
+    #[test]
     fn a_setting_that_was_renamed_is_refused_with_its_new_name() {
         let file = "settle_within: 5s\nhttp: { connections: 7 }\n";
         let error = load(file, &[("TIDEGATE_REDIS_AUTHORITY", "ca.pem")], &[]).unwrap_err();

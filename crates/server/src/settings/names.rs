@@ -26,7 +26,7 @@ impl Setting {
         flag_of(self.name)
     }
 
-    /// A complaint about a name that is none, and which was probably meant.
+    /// The error for a name that is not a setting, with the name that was probably meant.
     pub(crate) fn unknown(name: &str) -> String {
         if let Some((_, new)) = RENAMED.iter().find(|(old, _)| *old == name) {
             return format!("`{name}` is now called `{new}`");

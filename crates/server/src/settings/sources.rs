@@ -64,11 +64,14 @@ fn entries(
         let name = format!("{prefix}{}", entry.name);
         let place = format!("{file}:{}", entry.place);
         let group = format!("{name}.");
-        let setting = Setting::find(&name);
-        match (&entry.node.value, setting) {
-            (Value::Map(_), None) if TABLE.iter().any(|one| one.name.starts_with(&group)) => {
+        let is_group = TABLE.iter().any(|one| one.name.starts_with(&group));
+        match (&entry.node.value, Setting::find(&name)) {
+            (Value::Map(_), None) if is_group => {
                 entries(file, &group, &entry.node, given, problems);
             }
+            (_, None) if is_group => problems.push(format!(
+                "{place}: `{name}` is a group of settings; write them below it, or remove it"
+            )),
             (value, Some(setting)) => match scalar(value) {
                 Some(text) => {
                     let origin = Origin::File(format!("{place}: {name}"));
