@@ -58,6 +58,12 @@ pub struct RuleDecision<'v> {
 // === impl LimitReport ===
 
 impl LimitReport<'_> {
+    /// Whether the limit denies the request.
+    #[must_use]
+    pub const fn refuses(&self) -> bool {
+        matches!(self.need, Need::Required) && !self.decision.passes()
+    }
+
     /// The amount and its unit as a policy writes them: `5/h`, or `20 concurrent`. For logs and for messages to people.
     ///
     /// ```

@@ -321,7 +321,7 @@ impl Verdict {
 
     /// The limits that deny the request.
     pub fn refusing(&self) -> impl Iterator<Item = LimitReport<'_>> {
-        self.limits().filter(|limit| limit.need == Need::Required && !limit.decision.passes())
+        self.limits().filter(LimitReport::refuses)
     }
 
     /// The limits that the request exceeds, and passes only because of their headroom: soft limits, and elastic ones that are open.

@@ -334,13 +334,12 @@ impl DenialLog {
 /// One limit of each rule that refuses a request. If none does, the request would have to wait behind others, and these are the
 /// limits that it waits for.
 fn refusing_rules(verdict: &Verdict) -> SmallVec<[LimitReport<'_>; 2]> {
-    let mut limits: SmallVec<[LimitReport<'_>; 2]> = verdict.refusing().collect();
-    if limits.is_empty() {
-        let delays = |limit: &LimitReport<'_>| matches!(limit.decision.outcome, Outcome::Delay(_));
-        limits.extend(verdict.limits().filter(delays));
+    let limits = || verdict.by_rule().map(|rule| rule.limit);
+    let refusing: SmallVec<[LimitReport<'_>; 2]> = limits().filter(LimitReport::refuses).collect();
+    if !refusing.is_empty() {
+        return refusing;
     }
-    limits.dedup_by_key(|limit| limit.number);
-    limits
+    limits().filter(|limit| matches!(limit.decision.outcome, Outcome::Delay(_))).collect()
 }
 
 const fn retry_after(outcome: Outcome) -> Option<Span> {
