@@ -10,8 +10,10 @@
 
 mod support;
 
-use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use data_encoding::BASE64URL_NOPAD;
 use rcgen::KeyPair;
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::Command;
@@ -56,9 +58,14 @@ impl TokenIssuer {
     }
 
     fn token(&self, claims: &serde_json::Value) -> String {
-        let key = EncodingKey::from_ec_der(&self.key.serialize_der());
-        let token = encode(&Header::new(Algorithm::ES256), claims, &key).unwrap();
-        format!("Bearer {token}")
+        let random = SystemRandom::new();
+        let der = self.key.serialize_der();
+        let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &der, &random);
+        let [header, claims] = [&json!({ "alg": "ES256" }), claims]
+            .map(|part| BASE64URL_NOPAD.encode(part.to_string().as_bytes()));
+        let message = format!("{header}.{claims}");
+        let signature = key.unwrap().sign(&random, message.as_bytes()).unwrap();
+        format!("Bearer {message}.{}", BASE64URL_NOPAD.encode(signature.as_ref()))
     }
 
     fn user(&self, name: &str) -> String {

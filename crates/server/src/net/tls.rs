@@ -8,7 +8,7 @@
 use super::certificate_set::{CertificateFacts, CertificateSet};
 use crate::files;
 use arc_swap::ArcSwap;
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
@@ -100,7 +100,7 @@ impl ResolvesServerCert for Certificate {
 
 /// The cryptography provider that every TLS connection of this process uses.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
-    Arc::new(aws_lc_rs::default_provider())
+    Arc::new(ring::default_provider())
 }
 
 /// The certificate authorities of a CA bundle.

@@ -16,6 +16,7 @@
 mod claims;
 mod key_file;
 mod keys;
+mod signatures;
 mod token_cache;
 
 pub(crate) use keys::{LiveKeys, TokenSettings};

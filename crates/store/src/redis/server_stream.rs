@@ -4,7 +4,7 @@ use super::reply_meter::{MAX_REPLY, ReplyMeter, TooLong};
 use super::settings::RedisTls;
 use crate::remote::tcp;
 use ::redis::ConnectionAddr;
-use rustls::crypto::aws_lc_rs;
+use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -63,7 +63,7 @@ pub(super) fn client_config(tls: &RedisTls) -> Result<Arc<ClientConfig>, String>
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         }
     }
-    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(text)?
         .with_root_certificates(roots);

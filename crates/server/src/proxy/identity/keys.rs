@@ -4,7 +4,7 @@
 //! algorithm and its key id. So a token cannot ask for `none`, nor for an HMAC whose secret is a public key.
 
 use super::claims::{Claims, TokenError};
-use super::key_file;
+use super::{key_file, signatures};
 use crate::files;
 use arc_swap::ArcSwap;
 use jsonwebtoken::errors::ErrorKind;
@@ -96,6 +96,7 @@ impl KeySet {
     }
 
     pub(super) fn new(keys: Vec<PublicKey>, settings: &TokenSettings) -> Self {
+        signatures::install();
         let keys = keys.into_iter().map(|PublicKey { id, algorithm, key }| {
             let validation = validation(algorithm, settings);
             VerificationKey { id, algorithm, key, validation }

@@ -4,9 +4,14 @@ use super::claims::TokenError;
 use super::*;
 use data_encoding::BASE64URL_NOPAD;
 use http::Method;
-use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
-use rcgen::{
-    KeyPair, PKCS_ECDSA_P384_SHA384, PKCS_ED25519, PKCS_RSA_SHA256, PublicKeyData, RsaKeySize,
+use rcgen::{KeyPair, PKCS_ECDSA_P384_SHA384, PKCS_ED25519, PublicKeyData};
+use ring::hmac;
+use ring::rand::SystemRandom;
+use ring::rsa::PublicKeyComponents;
+use ring::signature::{
+    ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, EcdsaKeyPair,
+    EcdsaSigningAlgorithm, Ed25519KeyPair, RSA_PKCS1_SHA256, RSA_PKCS1_SHA384, RSA_PKCS1_SHA512,
+    RSA_PSS_SHA256, RSA_PSS_SHA384, RSA_PSS_SHA512, RsaEncoding, RsaKeyPair,
 };
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -61,13 +66,40 @@ fn claims() -> Value {
     json!({ "sub": "alice", "exp": NOW + 60, "iss": "https://id.example", "aud": ["api", "web"] })
 }
 
-fn ec(key: &KeyPair) -> EncodingKey {
-    EncodingKey::from_ec_der(&key.serialize_der())
+/// A token as an issuer makes it, without the library that verifies.
+fn encode(header: &Value, claims: &Value, sign: impl Fn(&[u8]) -> Vec<u8>) -> String {
+    let [header, claims] =
+        [header, claims].map(|part| BASE64URL_NOPAD.encode(part.to_string().as_bytes()));
+    let message = format!("{header}.{claims}");
+    let signature = BASE64URL_NOPAD.encode(&sign(message.as_bytes()));
+    format!("{message}.{signature}")
+}
+
+fn ecdsa(curve: &'static EcdsaSigningAlgorithm, key: &KeyPair, message: &[u8]) -> Vec<u8> {
+    let random = SystemRandom::new();
+    let key = EcdsaKeyPair::from_pkcs8(curve, &key.serialize_der(), &random).unwrap();
+    key.sign(&random, message).unwrap().as_ref().to_vec()
+}
+
+fn rsa(encoding: &'static dyn RsaEncoding, key: &KeyPair, message: &[u8]) -> Vec<u8> {
+    let key = RsaKeyPair::from_pkcs8(&key.serialize_der()).unwrap();
+    let mut signature = vec![0; key.public().modulus_len()];
+    key.sign(encoding, &SystemRandom::new(), message, &mut signature).unwrap();
+    signature
+}
+
+/// A token of the algorithm ES256, with more fields in its header.
+fn signed_with(key: &KeyPair, claims: &Value, fields: Value) -> String {
+    let mut header = json!({ "typ": "JWT", "alg": "ES256" });
+    for (name, value) in fields.as_object().unwrap() {
+        header[name] = value.clone();
+    }
+    encode(&header, claims, |message| ecdsa(&ECDSA_P256_SHA256_FIXED_SIGNING, key, message))
 }
 
 /// A token of the algorithm ES256.
 fn signed(key: &KeyPair, claims: &Value) -> String {
-    encode(&Header::new(Algorithm::ES256), claims, &ec(key)).unwrap()
+    signed_with(key, claims, json!({}))
 }
 
 fn jwk(key: &KeyPair, id: &str) -> Value {
@@ -81,35 +113,64 @@ fn subject(verifier: &TokenVerifier, token: &str) -> Result<String, TokenError> 
     Ok(claims.get("sub")?.unwrap_or_default().to_owned())
 }
 
+/// An RSA key for tests; ring cannot generate one.
+fn rsa_key() -> KeyPair {
+    KeyPair::from_pem(include_str!("rsa.pem")).unwrap()
+}
+
 #[test]
 fn a_key_verifies_tokens_of_its_own_algorithm() {
     let p384 = KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap();
     let ed25519 = KeyPair::generate_for(&PKCS_ED25519).unwrap();
-    let p256 = KeyPair::generate().unwrap();
-    let rsa = KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048).unwrap();
-    // The library signs with the key itself, without the 26 bytes of PKCS#8 before it.
-    let of_rsa = EncodingKey::from_rsa_der(&rsa.serialize_der()[26..]);
-    let of_ed = EncodingKey::from_ed_der(&ed25519.serialize_der());
-    let keys = [
-        (&p256, Algorithm::ES256, ec(&p256)),
-        (&p384, Algorithm::ES384, ec(&p384)),
-        (&ed25519, Algorithm::EdDSA, of_ed),
-        (&rsa, Algorithm::RS256, of_rsa.clone()),
+    let (p256, of_rsa) = (KeyPair::generate().unwrap(), rsa_key());
+    type Sign = fn(&KeyPair, &[u8]) -> Vec<u8>;
+    let keys: [(&KeyPair, &str, Sign); 4] = [
+        (&p256, "ES256", |key, message| ecdsa(&ECDSA_P256_SHA256_FIXED_SIGNING, key, message)),
+        (&p384, "ES384", |key, message| ecdsa(&ECDSA_P384_SHA384_FIXED_SIGNING, key, message)),
+        (&ed25519, "EdDSA", |key, message| {
+            let key = Ed25519KeyPair::from_pkcs8(&key.serialize_der()).unwrap();
+            key.sign(message).as_ref().to_vec()
+        }),
+        (&of_rsa, "RS256", |key, message| rsa(&RSA_PKCS1_SHA256, key, message)),
     ];
     for (public, _, _) in &keys {
         let verifier = KeyFile::with(&public.public_key_pem()).verifier();
-        for (key, algorithm, private) in &keys {
-            let token = encode(&Header::new(*algorithm), &claims(), private).unwrap();
+        for (key, algorithm, sign) in &keys {
+            let token = encode(&json!({ "alg": algorithm }), &claims(), |bytes| sign(key, bytes));
             let same = key.public_key_raw() == public.public_key_raw();
             let expected = if same { Ok("alice".to_owned()) } else { Err(TokenError::UnknownKey) };
-            assert_eq!(subject(&verifier, &token), expected, "{algorithm:?}");
+            assert_eq!(subject(&verifier, &token), expected, "{algorithm}");
         }
     }
-    // An RSA key could verify other algorithms as well, but it is pinned to one.
-    let verifier = KeyFile::with(&rsa.public_key_pem()).verifier();
-    for algorithm in [Algorithm::RS384, Algorithm::RS512, Algorithm::PS256] {
-        let token = encode(&Header::new(algorithm), &claims(), &of_rsa).unwrap();
-        assert_eq!(subject(&verifier, &token), Err(TokenError::UnknownKey), "{algorithm:?}");
+}
+
+/// An RSA key could verify six algorithms. In a key set it verifies the one that it names, and in PEM RS256.
+#[test]
+fn an_rsa_key_is_pinned_to_one_algorithm() {
+    let key = rsa_key();
+    let private = RsaKeyPair::from_pkcs8(&key.serialize_der()).unwrap();
+    let PublicKeyComponents::<Vec<u8>> { n, e } = private.public().into();
+    let [n, e] = [n, e].map(|number| BASE64URL_NOPAD.encode(&number));
+    let algorithms: [(&str, &'static dyn RsaEncoding); 6] = [
+        ("RS256", &RSA_PKCS1_SHA256),
+        ("RS384", &RSA_PKCS1_SHA384),
+        ("RS512", &RSA_PKCS1_SHA512),
+        ("PS256", &RSA_PSS_SHA256),
+        ("PS384", &RSA_PSS_SHA384),
+        ("PS512", &RSA_PSS_SHA512),
+    ];
+    let in_set = |pinned| json!({ "keys": [{ "kty": "RSA", "n": n, "e": e, "alg": pinned }] });
+    let mut files = vec![("RS256", key.public_key_pem())];
+    files.extend(algorithms.map(|(pinned, _)| (pinned, in_set(pinned).to_string())));
+    for (pinned, file) in files {
+        let verifier = KeyFile::with(&file).verifier();
+        for (algorithm, encoding) in algorithms {
+            let header = json!({ "alg": algorithm });
+            let token = encode(&header, &claims(), |message| rsa(encoding, &key, message));
+            let is_pinned = algorithm == pinned;
+            let expected = if is_pinned { Ok("alice".into()) } else { Err(TokenError::UnknownKey) };
+            assert_eq!(subject(&verifier, &token), expected, "{pinned}: {algorithm}");
+        }
     }
 }
 
@@ -126,12 +187,11 @@ fn forged_tokens_are_refused() {
     let none = coded(&json!({ "alg": "none", "typ": "JWT" }));
     // Every client knows the public key, so it must not serve as a secret.
     let hmac = |secret: &[u8]| {
-        let header = Header::new(Algorithm::HS256);
-        encode(&header, &claims(), &EncodingKey::from_secret(secret)).unwrap()
+        let secret = hmac::Key::new(hmac::HMAC_SHA256, secret);
+        let sign = |message: &[u8]| hmac::sign(&secret, message).as_ref().to_vec();
+        encode(&json!({ "alg": "HS256" }), &claims(), sign)
     };
-    let mut critical = Header::new(Algorithm::ES256);
-    critical.crit = Some(vec!["exp".to_owned()]);
-    let critical = encode(&critical, &claims(), &ec(&key)).unwrap();
+    let critical = signed_with(&key, &claims(), json!({ "crit": ["exp"] }));
     for (token, expected) in [
         (format!("{head}.{mallory}.{signature}"), TokenError::Signature),
         (signed(&other, &claims()), TokenError::Signature),
@@ -188,10 +248,7 @@ fn a_key_is_chosen_by_its_id() {
     let keys = [KeyPair::generate().unwrap(), KeyPair::generate().unwrap()];
     let set = json!({ "keys": [jwk(&keys[0], "a"), jwk(&keys[1], "b")] });
     let verifier = KeyFile::with(&set.to_string()).verifier();
-    let token = |key: &KeyPair, id: Option<&str>| {
-        let header = Header { kid: id.map(str::to_owned), ..Header::new(Algorithm::ES256) };
-        encode(&header, &claims(), &ec(key)).unwrap()
-    };
+    let token = |key: &KeyPair, id: Option<&str>| signed_with(key, &claims(), json!({ "kid": id }));
     for (key, id, expected) in [
         (&keys[0], Some("a"), Ok("alice".to_owned())),
         (&keys[1], Some("b"), Ok("alice".to_owned())),
