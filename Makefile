@@ -61,9 +61,10 @@ CRASHES ?= 10000
 simulate-crashes: ## Simulate the durable store with CRASHES=10000 crashes and a disk that fails, from seed FIRST=0 on; SEED=7 plays one
 	$(CARGO) run --quiet --release -p tidegate-simulator --bin simulate-crashes -- $(if $(SEED),--seed $(SEED),--crashes $(CRASHES) --first $(FIRST))
 
-# The steps after the tests use the same packages and features, so that cargo does not rebuild a quarter of the libraries.
+# All steps use the same packages and features. With others, cargo would build a quarter of the libraries once more: the features
+# of loom and shuttle (`models`) reach `log`, and with it everything that logs.
 BUILT := $${CARGO_TARGET_DIR:-$(CURDIR)/target}/debug
-TESTED := --workspace --features tidegate/memcached,tidegate/metrics,tidegate/redis,tidegate/testing,tidegate/tower
+TESTED := --workspace --features tidegate/memcached,tidegate/metrics,tidegate/redis,tidegate/testing,tidegate/tower,tidegate-store/models
 
 test: deps ## Run all tests: unit tests, property tests, timelines, examples, real servers, model checks, mutants
 	TIDEGATE="$(BUILT)/tidegate" $(CARGO) test $(TESTED) --quiet --no-fail-fast
@@ -139,8 +140,8 @@ $(ENVOY):
 # The wrappers pass --cfg loom or --cfg shuttle to rustc for the crates of this workspace only. RUSTFLAGS would rebuild all
 # libraries with them, and some (tokio) give --cfg loom another meaning.
 models: ## Model-check the store in memory: many thread schedules (shuttle), all memory orderings (loom)
-	RUSTC_WORKSPACE_WRAPPER="$(CURDIR)/lab/shuttle.sh" $(CARGO) test $(TESTED),tidegate-store/models --test shuttle --quiet
-	RUSTC_WORKSPACE_WRAPPER="$(CURDIR)/lab/loom.sh" $(CARGO) test $(TESTED),tidegate-store/models --test loom --quiet
+	RUSTC_WORKSPACE_WRAPPER="$(CURDIR)/lab/shuttle.sh" $(CARGO) test $(TESTED) --test shuttle --quiet
+	RUSTC_WORKSPACE_WRAPPER="$(CURDIR)/lab/loom.sh" $(CARGO) test $(TESTED) --test loom --quiet
 
 mutants: ## Mutation tests: put known bugs into a copy of the core; the tests must catch each
 	$(CARGO) run --quiet -p tidegate-lab -- mutants

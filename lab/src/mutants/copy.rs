@@ -61,6 +61,8 @@ impl WorkspaceCopy {
         cargo.current_dir(&self.folder).args(words).args(["--quiet", "--offline"]);
         // Without debug information builds are faster, and it is not needed here.
         cargo.env("CARGO_TARGET_DIR", &self.target).env("CARGO_PROFILE_DEV_DEBUG", "false");
+        // CI turns this off; here one file of a crate changes at a time.
+        cargo.env("CARGO_INCREMENTAL", "1");
         cargo
     }
 
