@@ -261,7 +261,8 @@ descriptors: $(GRPC_TOOLS) ## Compile the description of the gRPC service again,
 	  -I envoy/service/ratelimit/v3/rls.proto=$(PROTO)/rls.proto envoy/service/ratelimit/v3/rls.proto
 
 references: ## Write the pages of docs/reference and the pictures of docs/pictures again, from the source
-	WRITE_DOCS=1 $(CARGO) test $(TESTED) --quiet --lib --test simulate -- reference page picture
+	WRITE_DOCS=1 $(CARGO) test $(TESTED) --quiet --lib -- reference page picture
+	WRITE_DOCS=1 $(CARGO) test $(TESTED) --quiet --test main -- simulate::the_pictures
 
 docs: $(MDBOOK) ## Build the documentation as a book, in target/book, and follow its links
 	lab/book.sh

@@ -14,7 +14,7 @@
     reason = "a test fails loudly"
 )]
 
-mod readers;
+use crate::readers;
 
 use readers::READERS;
 use tidegate_policy::{Attributes, Policy};

@@ -19,9 +19,8 @@
     reason = "a test fails loudly"
 )]
 
-#[path = "support/blocks.rs"]
-mod blocks;
-mod support;
+use crate::support;
+use crate::support::blocks;
 
 use blocks::{Block, Mark, blocks, names, pages};
 use std::process::{Command, Output};

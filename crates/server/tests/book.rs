@@ -8,7 +8,7 @@
     reason = "a test fails loudly"
 )]
 
-mod support;
+use crate::support;
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;

@@ -7,7 +7,7 @@
     reason = "a test fails loudly"
 )]
 
-mod support;
+use crate::support;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

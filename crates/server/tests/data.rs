@@ -10,7 +10,7 @@
     reason = "tests may fail loudly"
 )]
 
-mod support;
+use crate::support;
 
 use std::path::PathBuf;
 use std::process::{Command, Output};

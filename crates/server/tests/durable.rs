@@ -10,9 +10,8 @@
     reason = "tests may fail loudly"
 )]
 
-#[path = "support/client.rs"]
-mod client;
-mod support;
+use crate::support;
+use crate::support::client;
 
 use client::Operator;
 use std::path::Path;

@@ -11,8 +11,6 @@
     reason = "tests may fail loudly"
 )]
 
-mod support;
-
 #[path = "grpc/bytes.rs"]
 mod bytes;
 #[path = "grpc/calls.rs"]

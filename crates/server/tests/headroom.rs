@@ -10,10 +10,8 @@
     reason = "tests may fail loudly"
 )]
 
-mod support;
-#[path = "resp/talk.rs"]
-#[allow(dead_code, reason = "the tests of RESP use the rest")]
-mod talk;
+use crate::resp::talk;
+use crate::support;
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

@@ -9,7 +9,7 @@
     reason = "tests may fail loudly"
 )]
 
-mod support;
+use crate::support;
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU32, Ordering};

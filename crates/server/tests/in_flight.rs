@@ -9,7 +9,7 @@
     reason = "tests may fail loudly"
 )]
 
-mod support;
+use crate::support;
 
 use serde_json::{Value, json};
 use std::io::Write;

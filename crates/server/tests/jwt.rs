@@ -8,7 +8,7 @@
     reason = "tests may fail loudly"
 )]
 
-mod support;
+use crate::support;
 
 use data_encoding::BASE64URL_NOPAD;
 use rcgen::KeyPair;

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests may fail loudly")]
 
-mod support;
+use crate::support;
 
 use support::memcached::Memcached;
 use support::{Server, passed_together, tidegate};

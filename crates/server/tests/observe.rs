@@ -11,9 +11,8 @@
     reason = "tests may fail loudly"
 )]
 
-#[path = "support/client.rs"]
-mod client;
-mod support;
+use crate::support;
+use crate::support::client;
 
 use client::{Client, Operator};
 use serde_json::{Value, json};

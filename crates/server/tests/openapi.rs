@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails loudly")]
 
-mod support;
+use crate::support;
 
 use std::process::Command;
 use support::{Server, folder, project};

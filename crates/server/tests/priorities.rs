@@ -12,9 +12,8 @@
     reason = "tests may fail loudly"
 )]
 
-#[path = "support/client.rs"]
-mod client;
-mod support;
+use crate::support;
+use crate::support::client;
 
 use client::{Client, Operator};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -10,10 +10,9 @@
     reason = "tests may fail loudly"
 )]
 
-mod support;
+use crate::support;
 
-#[path = "support/proxy.rs"]
-mod proxy;
+use crate::support::proxy;
 
 use proxy::{Client, Page, Proxy, Site, WhenDown};
 use std::sync::Arc;

@@ -10,7 +10,7 @@
     reason = "tests may fail loudly"
 )]
 
-mod support;
+use crate::support;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -10,10 +10,8 @@
     reason = "tests may fail loudly"
 )]
 
-#[path = "support/client.rs"]
-mod client;
-#[path = "support/mod.rs"]
-mod support;
+use crate::support;
+use crate::support::client;
 
 use client::Operator;
 use serde_json::{Value, json};

@@ -8,8 +8,7 @@
     reason = "tests may fail loudly"
 )]
 
-#[path = "support/mod.rs"]
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 use std::io::Write;

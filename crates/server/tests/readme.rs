@@ -10,9 +10,8 @@
     reason = "a test fails loudly"
 )]
 
-#[path = "support/blocks.rs"]
-mod blocks;
-mod support;
+use crate::support;
+use crate::support::blocks;
 
 use blocks::{Block, blocks, pages};
 use std::process::Command;

@@ -8,10 +8,8 @@
     reason = "tests may fail loudly"
 )]
 
-mod support;
-#[path = "resp/talk.rs"]
-#[allow(dead_code, reason = "every file of tests uses its own part of this")]
-mod talk;
+use crate::resp::talk;
+use crate::support;
 
 use serde_json::{Value, json};
 use std::fs;

@@ -4,7 +4,7 @@
 
 #[path = "../../store/tests/support/settings.rs"]
 mod settings;
-mod support;
+use crate::support;
 
 use std::io::Write;
 use std::process::{Command, Stdio};

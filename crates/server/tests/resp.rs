@@ -10,8 +10,6 @@
     reason = "tests may fail loudly"
 )]
 
-mod support;
-
 #[path = "resp/bytes.rs"]
 mod bytes;
 #[path = "resp/cell.rs"]
@@ -25,4 +23,4 @@ mod ends;
 #[path = "resp/strangers.rs"]
 mod strangers;
 #[path = "resp/talk.rs"]
-mod talk;
+pub(crate) mod talk;

@@ -10,8 +10,7 @@
     reason = "tests may fail loudly"
 )]
 
-#[path = "support/mod.rs"]
-mod support;
+use crate::support;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

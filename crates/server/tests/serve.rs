@@ -1,6 +1,6 @@
 //! `tidegate serve`, started as a user starts it.
 
-mod support;
+use crate::support;
 
 use serde_json::json;
 use support::{Server, folder};

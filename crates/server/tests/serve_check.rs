@@ -7,7 +7,7 @@
     reason = "a test fails loudly"
 )]
 
-mod support;
+use crate::support;
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;

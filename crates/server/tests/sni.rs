@@ -3,7 +3,7 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may fail loudly")]
 
-mod support;
+use crate::support;
 
 use std::process::Command;
 use support::authority::Authority;

@@ -7,7 +7,7 @@
     reason = "tests may fail loudly, and some of them are about time"
 )]
 
-mod support;
+use crate::support;
 
 use rcgen::{BasicConstraints, IsCa};
 use std::io::{Read, Write};

@@ -14,13 +14,9 @@
     reason = "tests may fail loudly"
 )]
 
-#[path = "support/client.rs"]
-mod client;
-#[path = "support/mod.rs"]
-mod support;
-#[path = "resp/talk.rs"]
-#[allow(dead_code, reason = "the tests of RESP use the rest")]
-mod talk;
+use crate::resp::talk;
+use crate::support;
+use crate::support::client;
 
 use client::Client;
 use support::Server;

@@ -10,7 +10,7 @@
     reason = "a test fails loudly, and says how much it tried"
 )]
 
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

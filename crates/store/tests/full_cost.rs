@@ -12,7 +12,7 @@
     reason = "a test fails loudly, and says how much it tried"
 )]
 
-mod support;
+use crate::support;
 
 use std::collections::HashMap;
 use support::concurrency::NOW;

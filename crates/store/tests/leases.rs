@@ -10,7 +10,7 @@
     reason = "a test fails loudly, and what it shares with others says how much it tried"
 )]
 
-mod support;
+use crate::support;
 
 use support::address::look_again;
 use support::server::{ENGINES, Server};

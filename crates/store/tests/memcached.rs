@@ -10,7 +10,7 @@
     reason = "a test fails loudly, and what it shares with others says how much it tried"
 )]
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -166,7 +166,9 @@ fn four_processes_pass_exactly_the_limit() {
     let program = std::env::current_exe().unwrap();
     let start = || {
         let mut child = Command::new(&program);
-        child.args(["--exact", "a_process_of_four", "--nocapture"]).env(URL, server.url());
+        child
+            .args(["--exact", "memcached::a_process_of_four", "--nocapture"])
+            .env(URL, server.url());
         child.stdout(Stdio::piped()).spawn().unwrap()
     };
     let children: Vec<_> = (0..PROCESSES).map(|_| start()).collect();

@@ -15,7 +15,7 @@
     reason = "a test fails loudly, and what it shares with others says how much it tried"
 )]
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 use support::server::{ENGINES, Server};

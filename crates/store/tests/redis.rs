@@ -10,7 +10,7 @@
     reason = "a test fails loudly, and says how much it tried"
 )]
 
-mod support;
+use crate::support;
 
 use futures_util::future::join_all;
 use std::io::Write as _;
@@ -119,7 +119,7 @@ async fn scripts_and_core_agree_to_the_last_integer() {
 async fn four_processes_on_one_server_pass_exactly_the_limit() {
     for engine in ENGINES {
         let server = Server::start(engine);
-        let report = hammer::children(&server, "a_process_of_four", 4);
+        let report = hammer::children(&server, "redis::a_process_of_four", 4);
         for (seen, limit) in report.many.iter().zip(hammer::quick_limits()) {
             assert_eq!(seen.len(), 6_400);
             hammer::replay(engine, Keys::Many, &limit, seen);

@@ -8,12 +8,7 @@
     reason = "a test fails loudly"
 )]
 
-#[path = "support/address.rs"]
-mod address;
-#[path = "support/sentinel.rs"]
-mod fake;
-#[path = "support/settings.rs"]
-mod settings;
+use crate::support::{address, sentinel as fake, settings};
 
 use address::{look_again, own_ip, own_port};
 use fake::FakeSentinel;

@@ -11,7 +11,7 @@
     reason = "a test fails loudly, and says how much it tried"
 )]
 
-mod support;
+use crate::support;
 
 use std::sync::{Arc, Mutex};
 use support::{settings, timelines};

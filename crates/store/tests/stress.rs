@@ -6,7 +6,7 @@
 //! Nothing here depends on the speed of the machine: the threads themselves move the clock, by counted steps. Threads also yield
 //! right after they read the clock, where a stall does the most harm.
 //!
-//! `STRESS_RUNS=100 cargo test -p tidegate-store --test stress` tries a hundred seeds; `STRESS_SEED` sets the first.
+//! `STRESS_RUNS=100 cargo test -p tidegate-store --test main stress` tries a hundred seeds; `STRESS_SEED` sets the first.
 
 #![allow(
     clippy::unwrap_used,
@@ -18,7 +18,7 @@
     reason = "a test fails loudly, and says how much it tried"
 )]
 
-mod support;
+use crate::support;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

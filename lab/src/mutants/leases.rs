@@ -15,9 +15,17 @@ pub(super) fn first_failure(copy: &WorkspaceCopy) -> Result<Option<String>, Stri
     }
     let tests: [&[&str]; 4] = [
         &["-p", "tidegate-core", "--test", "laws", "leases"],
-        &["-p", "tidegate-simulator", "--test", "leases"],
+        &["-p", "tidegate-simulator", "--test", "main", "leases::"],
         &["-p", "tidegate-store", "--features", "testing,redis", "--lib", "leases"],
-        &["-p", "tidegate-store", "--features", "testing,redis", "--test", "leases", "settling"],
+        &[
+            "-p",
+            "tidegate-store",
+            "--features",
+            "testing,redis",
+            "--test",
+            "main",
+            "leases::settling",
+        ],
     ];
     for test in tests {
         copy.build(MOST_SECONDS, &[&["test", "--no-run"], test].concat())?;

@@ -200,6 +200,28 @@ fn every_file_of_source_is_reached() {
     }
 }
 
+/// Cargo does not look for programs in `tests/` of these crates, so a file that `main.rs` does not name would never run.
+#[test]
+fn every_file_of_tests_is_reached() {
+    let manifests = files("").into_iter().filter(|path| path.ends_with("/Cargo.toml"));
+    for manifest in manifests {
+        let text = read(&manifest);
+        if !text.contains("autotests = false") {
+            continue;
+        }
+        let tests = format!("{}tests/", manifest.trim_end_matches("Cargo.toml"));
+        let main = read(&format!("{tests}main.rs"));
+        for path in rust_files(&tests) {
+            let inside = path.trim_start_matches(&tests);
+            let name = inside.trim_end_matches(".rs").trim_end_matches("/main");
+            let is_reached = main.contains(&format!("\nmod {name};"))
+                || text.contains(&format!("name = \"{name}\""))
+                || name.contains('/');
+            assert!(is_reached, "{path} is in no program; name it in {tests}main.rs");
+        }
+    }
+}
+
 /// The folders that ARCHITECTURE.md lists in its map.
 fn mapped_folders() -> BTreeSet<String> {
     let page = read("ARCHITECTURE.md");

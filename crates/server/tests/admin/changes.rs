@@ -1,6 +1,6 @@
 //! What operators change and look up for one customer: overrides, tiers, signals, reset, peek, explain.
 
-use crate::client::{Client, Operator};
+use crate::support::client::{Client, Operator};
 use crate::support::{Reply, Server};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

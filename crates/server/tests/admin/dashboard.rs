@@ -1,6 +1,6 @@
 //! The dashboard is served without a token, under a strict security policy; what it shows needs one.
 
-use crate::client::Operator;
+use crate::support::client::Operator;
 use crate::support::{Server, request};
 use serde_json::json;
 

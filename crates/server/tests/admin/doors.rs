@@ -1,7 +1,7 @@
 //! Access to the admin API: every path, by every method, in every spelling, with every kind of token.
 
-use crate::client::{Client, Operator};
-use crate::kept;
+use super::kept;
+use crate::support::client::{Client, Operator};
 use crate::support::{Reply, Server, folder, request};
 use serde_json::json;
 use std::time::Instant;

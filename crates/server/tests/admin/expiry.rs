@@ -1,6 +1,6 @@
 //! Changes that end by themselves, and what is noted about a change: who made it, when, why, until when.
 
-use crate::client::{Client, Operator};
+use crate::support::client::{Client, Operator};
 use crate::support::{Reply, Server};
 use serde_json::{Value, json};
 

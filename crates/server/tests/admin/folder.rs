@@ -1,7 +1,7 @@
 //! The data directory: it belongs to one server, is closed to other users, and damage to it is reported.
 
-use crate::client::Operator;
-use crate::starting::refused;
+use super::starting::refused;
+use crate::support::client::Operator;
 use crate::support::{Server, connect, folder, write_private};
 use serde_json::{Value, json};
 use std::ffi::OsStr;

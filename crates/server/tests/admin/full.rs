@@ -1,6 +1,6 @@
 //! A full admin listener: connections without a token make room, connections with a token keep their places.
 
-use crate::client::{Client, Operator};
+use crate::support::client::{Client, Operator};
 use crate::support::{Server, connect};
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,8 +1,8 @@
 //! What is saved: changes survive the end of the process, each is in the audit log, and the files are closed to other
 //! users.
 
-use crate::client::{Client, Operator};
 use crate::support::Server;
+use crate::support::client::{Client, Operator};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;

@@ -12,10 +12,7 @@
     reason = "tests may fail loudly"
 )]
 
-#[path = "../support/client.rs"]
-mod client;
-#[path = "../support/mod.rs"]
-mod support;
+use crate::support;
 
 mod changes;
 mod dashboard;

@@ -1,7 +1,7 @@
 //! One person, of whom an operator knows a user name or an address: what is counted, what applies, and a reset of all of it.
 
-use crate::client::{Client, Operator};
 use crate::support::Server;
+use crate::support::client::{Client, Operator};
 use serde_json::{Value, json};
 
 const POLICY: &str = "

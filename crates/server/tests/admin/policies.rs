@@ -1,8 +1,8 @@
 //! Uploaded policies: what they would change, what they change, and how they are withdrawn.
 
-use crate::client::Operator;
-use crate::kept;
+use super::kept;
 use crate::support::Server;
+use crate::support::client::Operator;
 use serde_json::json;
 
 const OLD: &str = "

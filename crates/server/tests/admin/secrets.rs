@@ -1,6 +1,6 @@
 //! Secrets: a canary is sent wherever an API key or a token can appear, and must not appear anywhere else.
 
-use crate::client::{Client, Operator};
+use crate::support::client::{Client, Operator};
 use crate::support::{Server, project, request};
 use serde_json::json;
 

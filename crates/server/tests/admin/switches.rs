@@ -1,7 +1,7 @@
 //! Rules that operators switch off, on and to shadow mode, one by one and all at once, with every algorithm.
 
-use crate::client::{Client, Operator};
 use crate::support::Server;
+use crate::support::client::{Client, Operator};
 use serde_json::{Value, json};
 
 const ALGORITHMS: [&str; 6] = [

@@ -1,6 +1,6 @@
 //! Named tokens: users of the admin listener with tokens of their own.
 
-use crate::client::Operator;
+use crate::support::client::Operator;
 use crate::support::{Reply, Server, folder, request, write_private};
 use serde_json::json;
 use std::os::unix::fs::PermissionsExt;

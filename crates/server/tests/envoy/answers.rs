@@ -1,7 +1,7 @@
 //! What an answer says besides allow and deny, and the options that a call may have.
 
-use crate::mesh::{Mesh, Setup};
-use crate::stories::{does, number};
+use super::mesh::{Mesh, Setup};
+use super::stories::{does, number};
 use std::thread;
 
 fn mesh() -> Mesh {

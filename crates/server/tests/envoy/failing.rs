@@ -1,7 +1,7 @@
 //! What Envoy does while tidegate is down, and when it is back.
 
-use crate::mesh::{Mesh, Setup};
-use crate::stories::does;
+use super::mesh::{Mesh, Setup};
+use super::stories::does;
 use crate::support;
 use crate::support::process::is_stopped;
 use crate::support::upstream::free_address;

@@ -4,7 +4,7 @@
 //! 33,000 bytes, or one with the byte `\xff`, or used a route with 17 actions: tidegate answered each with an error,
 //! and the client passed. Nothing that a client can send may cause an error.
 
-use crate::mesh::{Mesh, Setup};
+use super::mesh::{Mesh, Setup};
 
 /// Header fields that Envoy turns into descriptors, besides the one that is banned. An absent field adds none.
 const ROUTE: &str = "                        - match: { prefix: /banned }

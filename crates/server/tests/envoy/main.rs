@@ -16,9 +16,6 @@
     reason = "tests may fail loudly"
 )]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod answers;
 mod failing;
 mod hostile;

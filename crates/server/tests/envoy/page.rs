@@ -1,7 +1,7 @@
 //! The files of `docs/envoy`, with other ports and a timeout for busy machines; and the snippets of the pages about
 //! them.
 
-use crate::mesh::{Config, Envoy};
+use super::mesh::{Config, Envoy};
 use crate::support::upstream::{Upstream, free_address};
 use crate::support::{Reply, Server, project};
 use std::process::Command;

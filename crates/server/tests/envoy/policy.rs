@@ -1,7 +1,7 @@
 //! With a policy: features that users of rule files have asked for.
 
-use crate::mesh::Setup;
-use crate::stories::number;
+use super::mesh::Setup;
+use super::stories::number;
 use crate::support::PATIENCE;
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! Rules that change while Envoy asks.
 
-use crate::mesh::{Mesh, RULES, Setup};
-use crate::stories::does;
+use super::mesh::{Mesh, RULES, Setup};
+use super::stories::does;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 

@@ -1,6 +1,6 @@
 //! Scenarios of the reference service's own tests, with other rules: the same results are expected.
 
-use crate::mesh::{Mesh, Setup};
+use super::mesh::{Mesh, Setup};
 use crate::support::Reply;
 
 fn mesh() -> Mesh {

@@ -1,7 +1,7 @@
 //! TLS between Envoy and tidegate.
 
-use crate::mesh::{Config, Setup};
-use crate::stories::does;
+use super::mesh::{Config, Setup};
+use super::stories::does;
 use crate::support::authority::Authority;
 
 /// Envoy trusts this CA, and shows this certificate if there is one.

@@ -1,6 +1,6 @@
 //! Calls and their answers, with a policy: costs, limits, and the status of each descriptor.
 
-use crate::bytes::{ALICE, POLICY};
+use super::bytes::{ALICE, POLICY};
 use crate::support::Server;
 use crate::support::grpc::{Grpc, HEAD, message};
 use crate::support::messages::{

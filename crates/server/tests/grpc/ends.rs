@@ -1,8 +1,8 @@
 //! How the server stops, for gRPC clients: calls that were received are answered, watchers are informed, and no
 //! client keeps the server from ending.
 
-use crate::bytes::{ALICE, POLICY};
-use crate::others::{REFLECTION, WATCH, list_services, watch};
+use super::bytes::{ALICE, POLICY};
+use super::others::{REFLECTION, WATCH, list_services, watch};
 use crate::support::Server;
 use crate::support::grpc::{End, Grpc, HEAD, UNAVAILABLE, call, message};
 use crate::support::http2::{ACK, DATA, NONE, PING, Two, WINDOW_UPDATE, frame};

@@ -1,6 +1,6 @@
 //! Frames: more than allowed, in an order that makes no sense, and far too many.
 
-use crate::bytes::{ALICE, Make, POLICY};
+use super::bytes::{ALICE, Make, POLICY};
 use crate::support::grpc::{End, Grpc, HEAD, begin, call, cancel, message};
 use crate::support::http1::while_others_ask;
 use crate::support::http2::{

@@ -1,6 +1,6 @@
 //! The other services: health, and reflection, which describes all of them.
 
-use crate::bytes::{ALICE, POLICY};
+use super::bytes::{ALICE, POLICY};
 use crate::support::Server;
 use crate::support::grpc::{
     DEADLINE_EXCEEDED, End, Grpc, HEAD, INVALID_ARGUMENT, NOT_FOUND, OUT_OF_RANGE, message,

@@ -1,7 +1,7 @@
 //! The process stands still for a moment, as may happen on a busy machine, while a proxy goes on asking. The proxy
 //! cancels each call after 20 ms, so hundreds of calls are made and cancelled before the server reads the first.
 
-use crate::bytes::{ALICE, POLICY};
+use super::bytes::{ALICE, POLICY};
 use crate::support::Server;
 use crate::support::grpc::{Grpc, HEAD, call, cancel, message};
 use crate::support::http2::{GOAWAY, NONE, RST_STREAM, Two, frame, request};

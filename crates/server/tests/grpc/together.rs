@@ -1,6 +1,6 @@
 //! Many clients at once: one counter, whichever protocol they use, and however many of them cancel.
 
-use crate::bytes::ALICE;
+use super::bytes::ALICE;
 use crate::support::Server;
 use crate::support::grpc::{Grpc, HEAD, cancel, message};
 use crate::support::http1::{Dice, Wire};

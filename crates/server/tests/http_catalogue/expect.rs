@@ -1,7 +1,7 @@
 //! `Expect: 100-continue`: a client that waits for an interim answer gets one before it sends the body, but only if
 //! the body is wanted.
 
-use crate::case::POLICY;
+use super::case::POLICY;
 use crate::support::Server;
 use crate::support::http1::Wire;
 

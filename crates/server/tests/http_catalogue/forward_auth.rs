@@ -1,6 +1,6 @@
 //! Forward auth: a client may have written anything that its proxy passes on.
 
-use crate::case::get;
+use super::case::get;
 use crate::support::http1::Wire;
 use crate::support::{Reply, Server};
 

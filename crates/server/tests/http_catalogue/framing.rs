@@ -1,6 +1,6 @@
 //! Where a request begins and ends, and bytes that are not a request.
 
-use crate::case::{Closes, GoesOn, case, check, get, try_all};
+use super::case::{Closes, GoesOn, case, check, get, try_all};
 use crate::support::Server;
 use crate::support::http1::Wire;
 

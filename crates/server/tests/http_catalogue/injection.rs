@@ -1,6 +1,6 @@
 //! Whatever is sent, the header of an answer contains only lines that the server wrote.
 
-use crate::case::{check, get, post};
+use super::case::{check, get, post};
 use crate::support::http1::Wire;
 use crate::support::{Reply, Server};
 

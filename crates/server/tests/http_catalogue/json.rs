@@ -1,6 +1,6 @@
 //! Request bodies, and mistakes in them.
 
-use crate::case::{Closes, GoesOn, POLICY, case, check, post, try_all};
+use super::case::{Closes, GoesOn, POLICY, case, check, post, try_all};
 use crate::support::Server;
 
 const JSON: &str = "content-type: application/json\r\n";

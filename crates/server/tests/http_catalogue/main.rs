@@ -20,5 +20,3 @@ mod injection;
 mod json;
 mod pages;
 mod pipeline;
-#[path = "../support/mod.rs"]
-mod support;

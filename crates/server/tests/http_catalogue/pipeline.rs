@@ -1,6 +1,6 @@
 //! Many requests in one write.
 
-use crate::case::{check, get};
+use super::case::{check, get};
 use crate::support::Server;
 use crate::support::http1::Wire;
 

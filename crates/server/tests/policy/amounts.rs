@@ -1,6 +1,6 @@
 //! Mistakes in words, percentages, rates and their options, tiers and overrides.
 
-use crate::run::{
+use super::run::{
     ANYTHING, LIMIT, OPTION, OVERRIDE, RULE, SETTING, Scratch, TIER, TOP, accepted, check_row,
     check_table,
 };

@@ -1,6 +1,6 @@
 //! `tidegate policy explain` and `schema`.
 
-use crate::run::{
+use super::run::{
     ANYTHING, POLICY, SETTING, Scratch, assert_safe_to_print, rules, stderr, stdout, tidegate,
 };
 use serde_json::Value;

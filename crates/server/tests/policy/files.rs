@@ -1,6 +1,6 @@
 //! Valid files, files that are too large, and paths that are not files.
 
-use crate::run::{
+use super::run::{
     POLICY, Scratch, assert_safe_to_print, bounded, check, complaints, fits, rules, stderr, stdout,
     tidegate,
 };

@@ -1,6 +1,6 @@
 //! Files at or above the size limits: refused or read within the bounds on time and memory.
 
-use crate::run::{
+use super::run::{
     ANYTHING, RULES, SETTING, Scratch, TOP, accepted, check, check_row, fits, refused, rules,
 };
 

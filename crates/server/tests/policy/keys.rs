@@ -1,6 +1,6 @@
 //! Unknown keys, missing keys, and values of the wrong kind.
 
-use crate::run::{
+use super::run::{
     IDENTITY, LIMIT, OPTION, OVERRIDE, RULE, RULES, SETTING, Scratch, TIER, TOP, check, check_row,
     check_table, rules,
 };

@@ -1,6 +1,6 @@
 //! `--store` of `policy lint` and `policy explain`: what a store cannot count, and how exactly it counts the rest.
 
-use crate::run::{Scratch, stdout, tidegate};
+use super::run::{Scratch, stdout, tidegate};
 use std::fs;
 
 const POLICY: &str = "version: 1

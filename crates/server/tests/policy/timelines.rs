@@ -1,6 +1,6 @@
 //! `tidegate policy test`: all timelines of the project, and what a user is told about a timeline that differs or has mistakes.
 
-use crate::run::{Scratch, assert_safe_to_print, stderr, stdout, tidegate};
+use super::run::{Scratch, assert_safe_to_print, stderr, stdout, tidegate};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Mistakes that involve several rules, and files with several mistakes.
 
-use crate::run::{Scratch, accepted, check, difference, refused, rules, same_in_json};
+use super::run::{Scratch, accepted, check, difference, refused, rules, same_in_json};
 
 #[test]
 fn rules_that_conflict_are_refused() {

@@ -1,6 +1,6 @@
 //! Warnings: valid but probably mistakes. They are reported, and refused only with `--deny-warnings`.
 
-use crate::run::{POLICY, Scratch, complaints, fits, same_in_json, tidegate};
+use super::run::{POLICY, Scratch, complaints, fits, same_in_json, tidegate};
 use serde_json::Value;
 
 const WARNED: [(&str, &str); 17] = [

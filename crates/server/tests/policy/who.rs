@@ -1,6 +1,6 @@
 //! Mistakes in identities, networks, keys, paths and conditions.
 
-use crate::run::{ANYTHING, IDENTITY, SETTING, Scratch, WHEN, accepted, check_row, check_table};
+use super::run::{ANYTHING, IDENTITY, SETTING, Scratch, WHEN, accepted, check_row, check_table};
 
 #[test]
 fn invalid_identities_are_refused() {

@@ -1,6 +1,6 @@
 //! YAML features that a policy must not use, and bytes that no text file should contain.
 
-use crate::run::{
+use super::run::{
     ANYTHING, IDENTITY, LIMIT, OPTION, OVERRIDE, RULE, SETTING, Scratch, TIER, TOP, check,
     check_row, refused, rules,
 };

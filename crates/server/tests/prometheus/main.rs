@@ -18,8 +18,6 @@
     reason = "tests may fail loudly"
 )]
 
-#[path = "../support/client.rs"]
-mod client;
 #[path = "../watching/deployment.rs"]
 mod deployment;
 #[path = "../watching/page.rs"]

@@ -1,10 +1,10 @@
 //! Upstream servers that misbehave. The client gets 502, or an answer that ends without being complete; what it gets never looks
 //! complete if it is not. After that, the connection to the server is not used again.
 
-use crate::script::{Answered, Ending, ScriptedServer};
+use super::script::{Answered, Ending, ScriptedServer};
+use super::{OPEN, proxy};
 use crate::support::http2::{Answer, Two};
 use crate::support::{Server, connect};
-use crate::{OPEN, proxy};
 use Ending::{Closes, Open, Resets};
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex, mpsc};
@@ -439,15 +439,15 @@ fn an_answer_without_a_request_reaches_no_client() {
     let serving = std::thread::spawn(move || {
         let (mut first, _) = listener.accept().unwrap();
         let mut bytes = Vec::new();
-        crate::script::read_head(&mut first, &mut bytes).unwrap();
+        super::script::read_head(&mut first, &mut bytes).unwrap();
         first.write_all(&fine()).unwrap();
         waits.recv().unwrap();
         first.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\npoison").unwrap();
         told.send(()).unwrap();
         let (mut second, _) = listener.accept().unwrap();
-        crate::script::read_head(&mut second, &mut Vec::new()).unwrap();
+        super::script::read_head(&mut second, &mut Vec::new()).unwrap();
         second.write_all(&fine()).unwrap();
-        assert!(crate::script::read_head(&mut first, &mut bytes).is_none());
+        assert!(super::script::read_head(&mut first, &mut bytes).is_none());
     });
     let server = proxy(OPEN, &url);
     assert_eq!(by_http1(&server, "/one"), Got::Whole(200, "fine".to_owned()));
@@ -495,7 +495,7 @@ fn an_answer_without_an_end_ends_with_its_client() {
     let counted = Arc::clone(&ended);
     std::thread::spawn(move || {
         for mut stream in listener.incoming().map(Result::unwrap) {
-            crate::script::read_head(&mut stream, &mut Vec::new());
+            super::script::read_head(&mut stream, &mut Vec::new());
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
             while stream.write_all(b"4\r\nmore\r\n").is_ok() {}
             *counted.lock().unwrap() += 1;

@@ -167,7 +167,7 @@ impl Case {
     }
 
     /// What was wrong with what the upstream server got.
-    pub(crate) fn judge(&self, seen: &crate::recorder::Recorded, number: usize) -> Vec<String> {
+    pub(crate) fn judge(&self, seen: &super::recorder::Recorded, number: usize) -> Vec<String> {
         let mut wrong = Vec::new();
         for cut in cuts() {
             let run = run(number, cut);

@@ -1,10 +1,10 @@
 //! What concerns a connection and not a message: `Connection`, upgrades, `Expect`, and answers before the end of a body.
 
-use crate::recorder::Recorder;
-use crate::script::read_head;
+use super::recorder::Recorder;
+use super::script::read_head;
+use super::{OPEN, proxy};
 use crate::support::connect;
 use crate::support::http1::Wire;
-use crate::{OPEN, proxy};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
@@ -191,7 +191,7 @@ fn a_body_that_is_wanted_is_asked_for() {
     let seen = recorder.finish();
     assert_eq!(seen.malformed, [""; 0]);
     assert_eq!(seen.requests.len(), 3);
-    let plain = |request: &crate::strict::SeenRequest| {
+    let plain = |request: &super::strict::SeenRequest| {
         request.body == b"abcde" && request.all("expect").is_empty()
     };
     assert!(seen.requests.iter().all(plain), "{:?}", seen.requests);

@@ -1,8 +1,8 @@
 //! An auth server before some routes of an upstream server, and generated spellings of their paths. Whatever a real server would
 //! read as a guarded path is refused without a token; what no server can confuse passes.
 
-use crate::readers::READERS;
-use crate::recorder::Recorder;
+use super::readers::READERS;
+use super::recorder::Recorder;
 use crate::support::http1::{Dice, Wire};
 use crate::support::http2::{Answer, END_HEADERS, END_STREAM, HEADERS, Two, fields, frame};
 use crate::support::upstream::{listen, read_request};

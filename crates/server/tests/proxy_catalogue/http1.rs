@@ -1,8 +1,8 @@
 //! Sends the catalogue to the proxy, whole and cut in pieces.
 
-use crate::case::Case;
-use crate::recorder::Recorder;
-use crate::{OPEN, proxy, requests};
+use super::case::Case;
+use super::recorder::Recorder;
+use super::{OPEN, proxy, requests};
 
 fn try_all(cases: &[Case]) {
     let recorder = Recorder::start();

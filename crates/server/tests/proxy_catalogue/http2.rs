@@ -1,12 +1,12 @@
 //! Requests that HTTP/2 can express and HTTP/1 cannot. A field of HTTP/2 may contain line ends, so a proxy that copies it into an
 //! HTTP/1 request would send two requests.
 
-use crate::recorder::{Recorded, Recorder};
+use super::recorder::{Recorded, Recorder};
+use super::{OPEN, proxy};
 use crate::support::http2::{
     Answer, DATA, END_HEADERS, END_STREAM, HEADERS, NONE, PING, RST_STREAM, SETTINGS, Two,
     WINDOW_UPDATE, fields, frame, request,
 };
-use crate::{OPEN, proxy};
 
 type FieldList<'l> = Vec<(&'l str, &'l str)>;
 

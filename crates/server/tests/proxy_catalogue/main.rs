@@ -40,8 +40,7 @@ mod recorder;
 mod requests;
 mod script;
 mod strict;
-#[path = "../support/mod.rs"]
-mod support;
+use crate::support;
 
 use support::Server;
 

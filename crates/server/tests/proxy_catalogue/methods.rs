@@ -1,7 +1,7 @@
 //! Methods at every front: `HEAD`, method overrides, and requests that look like calls of gRPC.
 
-use crate::proxy;
-use crate::recorder::Recorder;
+use super::proxy;
+use super::recorder::Recorder;
 use crate::support::http1::Wire;
 use crate::support::http2::{
     Answer, END_HEADERS, END_STREAM, HEADERS, Two, fields, frame, read_fields,

@@ -1,8 +1,8 @@
 //! One path in many spellings. Every spelling that a web server might read as `/api/login` counts for the limit of that path, or
 //! is refused. The upstream server gets the path as the client spelled it: it reads it in its own way, for which the rules allow.
 
-use crate::proxy;
-use crate::recorder::Recorder;
+use super::proxy;
+use super::recorder::Recorder;
 use crate::support::http1::Wire;
 use crate::support::http2::{Answer, Two};
 

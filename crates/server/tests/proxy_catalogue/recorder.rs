@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "the tests with real proxies use another part of this")]
 
-use crate::strict::{Parsed, SeenRequest, parse};
+use super::strict::{Parsed, SeenRequest, parse};
 use crate::support::PATIENCE;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -5,7 +5,7 @@
 
 #![allow(dead_code, reason = "the tests with real proxies use another part of this")]
 
-use crate::case::Case;
+use super::case::Case;
 
 /// A message that must never become a request of its own.
 const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nhost: site\r\n\r\n";

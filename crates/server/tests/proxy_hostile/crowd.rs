@@ -3,9 +3,9 @@
 //!
 //! Nothing depends on time: a polite request needs no seat that a hostile one has to free.
 
-use crate::client::Client;
+use super::{Held, OK, next, proxy, seats_taken, send, status, until_held, upstream};
+use crate::support::client::Client;
 use crate::support::{PATIENCE, Server};
-use crate::{Held, OK, next, proxy, seats_taken, send, status, until_held, upstream};
 use std::sync::mpsc::Receiver;
 
 const SEATS: &str = "

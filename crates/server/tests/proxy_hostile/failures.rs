@@ -5,8 +5,8 @@
 //! The story: `total: 2s`, and the last byte of each attempt came after 1.85 s. Of 25 attempts all got 504, the server checked
 //! all 25 passwords, and none was counted.
 
-use crate::client::Client;
-use crate::{next, proxy, send, status, upstream};
+use super::{next, proxy, send, status, upstream};
+use crate::support::client::Client;
 
 const THREE: &str =
     "{ version: 1, rules: [{ name: logins, key: [], limits: [3/h], count: failures }] }";

@@ -3,10 +3,10 @@
 //! The story: what a request held was given back when its client left, while the upstream server worked on. With requests of 3 s, a
 //! client that closed each connection after 20 ms had 60 at a time of `{ concurrent: 2 }`, and 100 of `concurrency: 8`.
 
-use crate::client::Client;
+use super::{Held, OK, next, proxy, send, status, until_held, until_seats_taken, upstream};
+use crate::support::client::Client;
 use crate::support::http2::{HEADERS, NONE, RST_STREAM, SETTINGS, Two, frame};
 use crate::support::{PATIENCE, Server};
-use crate::{Held, OK, next, proxy, send, status, until_held, until_seats_taken, upstream};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::mpsc::Receiver;

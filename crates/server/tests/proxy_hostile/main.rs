@@ -21,14 +21,12 @@
     reason = "tests may fail loudly"
 )]
 
-#[path = "../support/client.rs"]
-mod client;
+use crate::support::client;
 mod crowd;
 mod failures;
 mod leaving;
 mod preflights;
-#[path = "../support/mod.rs"]
-mod support;
+use crate::support;
 mod uploads;
 
 use client::Client;

@@ -1,11 +1,11 @@
 //! `OPTIONS`. The story: 300 of 300 requests passed after the limit was used up, their bodies were delivered, and 40 slow ones held
 //! all seats.
 
-use crate::client::Client;
+use super::{OK, next, proxy, send, status, until_seats_taken, upstream};
+use crate::support::client::Client;
 use crate::support::http2::{
     Answer, DATA, END_HEADERS, END_STREAM, HEADERS, NONE, Two, fields, frame,
 };
-use crate::{OK, next, proxy, send, status, until_seats_taken, upstream};
 
 const ONE: &str = "{ version: 1, rules: [{ name: all, key: [ip], limits: [1/h] }] }";
 const PREFLIGHT: [(&str, &str); 2] =

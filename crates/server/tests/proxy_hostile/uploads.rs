@@ -1,8 +1,8 @@
 //! Clients that send their bodies slowly. The story: ten requests with a byte every eight seconds held all eight seats of a group, so
 //! everyone else got 503.
 
-use crate::client::Client;
-use crate::{OK, next, proxy, send, status, until_seats_taken, upstream};
+use super::{OK, next, proxy, send, status, until_seats_taken, upstream};
+use crate::support::client::Client;
 use std::io::{Read, Write};
 
 const OPEN: &str = "{ version: 1, rules: [{ name: all, key: [], limits: [1000000/s] }] }";

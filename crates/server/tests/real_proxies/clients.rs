@@ -1,8 +1,8 @@
 //! Clients that people use, through the proxy: Node's `ws`, curl, Python's grpcio, h2load.
 
-use crate::recorder::Recorder;
+use super::recorder::Recorder;
+use super::{OPEN, proxy};
 use crate::support::{Server, project};
-use crate::{OPEN, proxy};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -6,10 +6,10 @@
 //!   client ──► nginx or HAProxy ──► tidegate ──► recorder
 //! ```
 
-use crate::case::{Case, run};
-use crate::peer::Program;
-use crate::recorder::Recorder;
-use crate::{OPEN, proxy, requests};
+use super::case::{Case, run};
+use super::peer::Program;
+use super::recorder::Recorder;
+use super::{OPEN, proxy, requests};
 use std::sync::Mutex;
 use std::thread;
 

@@ -2,8 +2,8 @@
 //!
 //! Every case is sent in one write and in many small ones, and the client must see the same result.
 
+use crate::resp::talk::{Dice, Talk, list, numbers, split};
 use crate::support::{Server, connect};
-use crate::talk::{Dice, Talk, list, numbers, split};
 use std::io::{Read, Write};
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! redis-cell, replayed: the recorded answers (`redis-cell.txt`) must be the answers here.
 
+use crate::resp::talk::{Said, Talk, list, numbers, split};
 use crate::support::{Server, project};
-use crate::talk::{Said, Talk, list, numbers, split};
 use std::time::{Duration, Instant};
 
 /// Within this time no answer of the recording changes; the head of the file says why.

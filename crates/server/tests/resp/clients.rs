@@ -87,7 +87,7 @@ fn redis_cli() {
         };
         let throttle = ["CL.THROTTLE", "k", "199", "1", "3600"];
         assert_eq!(cli(&throttle, b""), "0\n200\n199\n-1\n3600\n");
-        let pipeline = crate::talk::list(&throttle.map(str::as_bytes)).repeat(100);
+        let pipeline = crate::resp::talk::list(&throttle.map(str::as_bytes)).repeat(100);
         let piped = cli(&["--pipe"], &pipeline);
         assert!(piped.ends_with("errors: 0, replies: 100\n"), "{piped}");
         assert_eq!(cli(&[&throttle[..], &["0"]].concat(), b"").lines().nth(2), Some("99"));

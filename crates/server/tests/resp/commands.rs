@@ -1,7 +1,7 @@
 //! The `TG.*` commands in all their forms, and one counter behind every protocol.
 
+use crate::resp::talk::{Said, Talk, error, list, numbers, simple, text};
 use crate::support::Server;
-use crate::talk::{Said, Talk, error, list, numbers, simple, text};
 use serde_json::json;
 
 const POLICY: &str = "

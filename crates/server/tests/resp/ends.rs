@@ -1,7 +1,7 @@
 //! How connections end, and what was charged by then.
 
+use crate::resp::talk::{Said, Talk, list, numbers, simple, split, text};
 use crate::support::Server;
-use crate::talk::{Said, Talk, list, numbers, simple, split, text};
 use rustix::net::sockopt;
 use std::io::Read;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Authentication: tokens, roles, and how little an unauthenticated client gets.
 
+use crate::resp::talk::{APP, OPS, Said, Talk, error, list, numbers, simple, split, text};
 use crate::support::Server;
-use crate::talk::{APP, OPS, Said, Talk, error, list, numbers, simple, split, text};
 use std::time::{Duration, Instant};
 
 const NO_AUTH: &str = "NOAUTH Authentication required.";

@@ -11,12 +11,15 @@
 )]
 
 pub(crate) mod authority;
+pub(crate) mod blocks;
+pub(crate) mod client;
 pub(crate) mod grpc;
 pub(crate) mod http1;
 pub(crate) mod http2;
 pub(crate) mod memcached;
 pub(crate) mod messages;
 pub(crate) mod process;
+pub(crate) mod proxy;
 pub(crate) mod redis;
 pub(crate) mod upstream;
 

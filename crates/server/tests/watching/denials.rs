@@ -1,9 +1,9 @@
 //! The denial log of a running server: every protocol writes it.
 
-use crate::client::Operator;
+use crate::resp::talk::Talk;
+use crate::support::client::Operator;
 use crate::support::upstream::Upstream;
 use crate::support::{Server, folder, request, whole_lines};
-use crate::talk::Talk;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 

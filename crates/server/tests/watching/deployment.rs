@@ -6,8 +6,8 @@
 //!   durable  counts in its data directory, with so little memory that counters are evicted into the sketch; rule files and TLS for gRPC
 //! ```
 
-use crate::client::Operator;
 use crate::support::authority::Authority;
+use crate::support::client::Operator;
 use crate::support::memcached::Memcached;
 use crate::support::redis::Redis;
 use crate::support::upstream::Upstream;

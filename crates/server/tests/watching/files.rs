@@ -1,8 +1,8 @@
 //! The dashboard, the alerts, the runbook and the reference of metrics, compared with what servers show.
 
-use crate::deployment::Deployment;
-use crate::page::Page;
-use crate::queries::{Query, groupings, of_alerts, of_dashboard, read, selectors};
+use super::deployment::Deployment;
+use super::page::Page;
+use super::queries::{Query, groupings, of_alerts, of_dashboard, read, selectors};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A row of the tables in docs/metrics.md.

@@ -1,7 +1,7 @@
 //! The metrics listener: the page without a token, and nothing else.
 
-use crate::client::{Client, Operator};
-use crate::page::Page;
+use super::page::Page;
+use crate::support::client::{Client, Operator};
 use crate::support::{Server, folder, request};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};

@@ -22,17 +22,10 @@
     reason = "tests may fail loudly"
 )]
 
-#[path = "../support/client.rs"]
-mod client;
 mod denials;
 mod deployment;
 mod files;
 mod listener;
 mod page;
 mod queries;
-#[path = "../support/mod.rs"]
-mod support;
-#[path = "../resp/talk.rs"]
-#[allow(dead_code, reason = "the tests of RESP use the rest")]
-mod talk;
 mod top;

@@ -1,9 +1,9 @@
 //! Top keys and recent refusals of a running server: every protocol counts them, and `tidegate top` shows them.
 
-use crate::client::Operator;
+use crate::resp::talk::Talk;
+use crate::support::client::Operator;
 use crate::support::upstream::Upstream;
 use crate::support::{Server, request};
-use crate::talk::Talk;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::process::Command;

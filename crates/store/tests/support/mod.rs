@@ -16,6 +16,8 @@ pub(crate) mod memcached;
 #[cfg(feature = "memcached")]
 pub(crate) mod memcached_twin;
 #[cfg(feature = "redis")]
+pub(crate) mod sentinel;
+#[cfg(feature = "redis")]
 pub(crate) mod server;
 #[cfg(feature = "redis")]
 pub(crate) mod settings;
