@@ -46,7 +46,7 @@ pub(crate) struct ClientTake<'t> {
 
 /// Why a call with descriptors has no verdict.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum CallError {
+pub(crate) enum NoVerdict {
     #[error(transparent)]
     Descriptor(#[from] DescriptorError),
     #[error("an internal error")]
@@ -145,14 +145,14 @@ impl<S: Backend> Desk<S> {
     pub(crate) async fn check_descriptors(
         &self,
         call: &DescriptorCall<'_, '_>,
-    ) -> Result<DescriptorVerdict, CallError> {
+    ) -> Result<DescriptorVerdict, NoVerdict> {
         let began = timers::now();
         let answer = match contained(pin!(self.limiter.check_descriptors(call))).await {
             Ok(answer) => answer?,
             Err(Panicked) => {
                 self.metrics.panicked();
                 tracing::error!("a call met a bug in tidegate and was denied");
-                return Err(CallError::Bug);
+                return Err(NoVerdict::Bug);
             }
         };
         self.tally.count_descriptors(&answer.verdict);

@@ -10,9 +10,7 @@
 )]
 
 mod directions;
-mod facade;
 mod links;
-mod names;
 mod packages;
 mod patience;
 mod sizes;

@@ -14,7 +14,7 @@
 //! A client must not be able to make the auth server fail, because `on_error: allow` would let it pass. So every 4xx is a refusal, and
 //! a request whose fields the auth server may be unable to read is refused without asking (431).
 
-use super::gate::{Arrival, Proxy, unreadable};
+use super::gate::{ArrivingRequest, Proxy, unreadable};
 use super::headers::{self, Forwarding};
 use super::observe::RequestRecord;
 use super::request_body::RequestBody;
@@ -79,9 +79,9 @@ impl<S: Backend> Proxy<S> {
         &self,
         pool: &Pool,
         request: &tidegate::Request<'_, '_>,
-        arrival: &Arrival<'_>,
+        arrival: &ArrivingRequest<'_>,
     ) -> Result<AuthAnswer, Answer> {
-        let Arrival { head, client, .. } = arrival;
+        let ArrivingRequest { head, client, .. } = arrival;
         let (Some(auth), Some(spec), Some(peer)) =
             (&pool.auth, &pool.group.spec.auth, request.peer)
         else {

@@ -105,7 +105,7 @@ impl ProxyClient {
 }
 
 /// A request on its way through the gate.
-pub(super) struct Arrival<'r> {
+pub(super) struct ArrivingRequest<'r> {
     pub(super) head: &'r Parts,
     pub(super) client: &'r ProxyClient,
     pub(super) record: RequestRecord,
@@ -165,13 +165,13 @@ impl<S: Backend> Proxy<S> {
         client: &ProxyClient,
     ) -> Result<Admitted, Answer> {
         let record = RequestRecord::new(self.parts.access_log.as_ref(), head, client.peer);
-        let mut arrival = Arrival { head, client, record };
+        let mut arrival = ArrivingRequest { head, client, record };
         let admitted = self.admit_recorded(&mut arrival).await;
         admitted.inspect_err(|answer| arrival.record.own_answer(answer.status))
     }
 
-    async fn admit_recorded(&self, arrival: &mut Arrival<'_>) -> Result<Admitted, Answer> {
-        let Arrival { head, client, .. } = *arrival;
+    async fn admit_recorded(&self, arrival: &mut ArrivingRequest<'_>) -> Result<Admitted, Answer> {
+        let ArrivingRequest { head, client, .. } = *arrival;
         let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
         let pool = self.route(head, target)?;
         arrival.record.routed(&pool);
@@ -230,7 +230,7 @@ impl<S: Backend> Proxy<S> {
     async fn decide(
         &self,
         check: &Check<'_>,
-        arrival: &mut Arrival<'_>,
+        arrival: &mut ArrivingRequest<'_>,
     ) -> Result<Verdict, Answer> {
         let ask = self.ask(check, arrival);
         let mut verdict = self.parts.desk.decided(check, ask).await.map_err(|no| match no {
@@ -247,7 +247,7 @@ impl<S: Backend> Proxy<S> {
     async fn ask(
         &self,
         check: &Check<'_>,
-        arrival: &mut Arrival<'_>,
+        arrival: &mut ArrivingRequest<'_>,
     ) -> Result<Verdict, Undecided> {
         if let Some(verdict) = self.parts.desk.limiter.try_admit(check) {
             return Ok(verdict?);

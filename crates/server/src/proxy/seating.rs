@@ -1,6 +1,6 @@
 //! Waiting for a seat of the group, when all that a request may have are taken.
 
-use super::gate::{Arrival, Proxy, stopping};
+use super::gate::{ArrivingRequest, Proxy, stopping};
 use super::upstream::{GroupSeat, GroupSeats, SeatRequest};
 use crate::backend::Backend;
 use crate::web::{Answer, PROBLEM};
@@ -16,9 +16,9 @@ impl<S: Backend> Proxy<S> {
         &self,
         seats: &GroupSeats,
         asks: &SeatRequest<'_>,
-        arrival: &mut Arrival<'_>,
+        arrival: &mut ArrivingRequest<'_>,
     ) -> Result<GroupSeat, Answer> {
-        let Arrival { head, client, record } = arrival;
+        let ArrivingRequest { head, client, record } = arrival;
         let entering = Box::pin(seats.enter(asks));
         let seat = tokio::select! {
             biased;

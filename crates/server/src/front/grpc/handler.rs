@@ -5,7 +5,7 @@ use super::tonic_service::{TonicRequest, TonicService};
 use super::wire::{MessageError, RateLimitRequest, RateLimitResponse, seconds};
 use crate::backend::Backend;
 use crate::bounds;
-use crate::desk::{self, Desk, upstream_fields};
+use crate::desk::{Desk, NoVerdict, upstream_fields};
 use crate::metrics::{Metrics, Refused};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
@@ -182,7 +182,7 @@ pub(super) enum CallError {
     #[error(transparent)]
     Wire(#[from] MessageError),
     #[error(transparent)]
-    Desk(#[from] desk::CallError),
+    Desk(#[from] NoVerdict),
 }
 
 impl CallError {
