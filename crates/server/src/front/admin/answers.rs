@@ -3,7 +3,6 @@
 use super::auth::AdminRole;
 use crate::control::ChangeNote;
 use crate::health::HealthReport;
-use crate::proxy::{GroupReading, ServerReading};
 use crate::recent_denials::DeniedKey;
 use crate::shown_key::ShownKey;
 use crate::top_keys::{TopBy, TopList};
@@ -13,11 +12,7 @@ use serde::Serialize;
 #[cfg(test)]
 use serde_json::Map;
 use serde_json::Value;
-use std::time::Duration;
-use tidegate::{
-    Changes, ClassReading, PersonLimit, Policy, RuleLimit, RuleStats, SchedulerReading, Span,
-    Stats, UncoveredRule,
-};
+use tidegate::{Changes, PersonLimit, Policy, RuleLimit, RuleStats, Span, Stats, UncoveredRule};
 use tidegate_policy::{AppliedRule, Explanation, Rule, RuleExplanation};
 use tidegate_store::{Gauges, LeaseReport, NodeReport};
 
@@ -51,7 +46,7 @@ pub(super) struct Status {
     pub(super) unknown_tiers: u64,
     /// Requests that the store did not answer.
     pub(super) store_errors: u64,
-    pub(super) rules: Vec<Counts>,
+    pub(super) rules: Vec<RuleCounts>,
     /// The rule files of Envoy's reference service, if they decide over gRPC.
     pub(super) envoy: Option<RuleFilesStatus>,
 }
@@ -74,13 +69,13 @@ pub(super) struct RuleFilesStatus {
     pub(super) version: u64,
     pub(super) unmatched: u64,
     pub(super) store_errors: u64,
-    pub(super) rules: Vec<Counts>,
+    pub(super) rules: Vec<RuleCounts>,
 }
 
 /// What a rule has decided.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(JsonSchema))]
-pub(super) struct Counts {
+pub(super) struct RuleCounts {
     rule: String,
     allowed: u64,
     delayed: u64,
@@ -209,64 +204,6 @@ pub(super) struct Node {
     pub(super) silent_ms: u64,
 }
 
-/// The upstream servers of the reverse proxy.
-#[derive(Serialize)]
-#[cfg_attr(test, derive(JsonSchema))]
-pub(super) struct Upstreams {
-    pub(super) groups: Vec<UpstreamGroup>,
-}
-
-#[derive(Serialize)]
-#[cfg_attr(test, derive(JsonSchema))]
-pub(super) struct UpstreamGroup {
-    group: String,
-    in_flight: u64,
-    /// `null` if the number of requests in flight has no bound.
-    seats: Option<Seats>,
-    servers: Vec<UpstreamServer>,
-}
-
-#[derive(Serialize)]
-#[cfg_attr(test, derive(JsonSchema))]
-struct Seats {
-    limit: Option<usize>,
-    classes: Vec<SeatClass>,
-}
-
-#[derive(Serialize)]
-#[cfg_attr(test, derive(JsonSchema))]
-struct SeatClass {
-    class: String,
-    reserved: usize,
-    in_flight: usize,
-    waiting: usize,
-    started: u64,
-    shed: ShedCounts,
-}
-
-#[derive(Serialize)]
-#[cfg_attr(test, derive(JsonSchema))]
-struct ShedCounts {
-    waited_too_long: u64,
-    queue_full: u64,
-    evicted: u64,
-}
-
-#[derive(Serialize)]
-#[cfg_attr(test, derive(JsonSchema))]
-struct UpstreamServer {
-    /// Its URL.
-    server: String,
-    #[cfg_attr(test, schemars(extend("enum" = ["up", "down", "ejected"])))]
-    state: &'static str,
-    /// How long it still gets no requests, if it was ejected.
-    ejected_ms: Option<u64>,
-    draining: bool,
-    in_flight: u64,
-    requests: u64,
-    ejections: u64,
-}
-
 // === keys ===
 
 /// Whose requests an answer is about.
@@ -306,7 +243,7 @@ pub(super) struct TopRule {
 /// The keys that were refused last.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(JsonSchema))]
-pub(super) struct Denials {
+pub(super) struct RecentDenialsBody {
     pub(super) scope: Scope,
     pub(super) denials: Vec<Denial>,
 }
@@ -456,7 +393,7 @@ impl From<Gauges> for MemoryStatus {
     }
 }
 
-impl Counts {
+impl RuleCounts {
     pub(super) fn of_rules(stats: Stats) -> Vec<Self> {
         let counts = |(rule, stats): (String, RuleStats)| {
             let RuleStats { allowed, delayed, denied, would_deny, over } = stats;
@@ -533,51 +470,6 @@ impl From<NodeReport> for Node {
             this: node.is_this,
             policy_hash: node.policy,
             silent_ms: node.silent.as_millis_ceil(),
-        }
-    }
-}
-
-impl From<GroupReading> for UpstreamGroup {
-    fn from(group: GroupReading) -> Self {
-        let GroupReading { group, in_flight, seats, servers } = group;
-        let servers = servers.into_iter().map(UpstreamServer::from).collect();
-        Self { group, in_flight, seats: seats.map(Seats::from), servers }
-    }
-}
-
-impl From<SchedulerReading> for Seats {
-    fn from(seats: SchedulerReading) -> Self {
-        let class = |class: ClassReading| SeatClass {
-            class: class.name,
-            reserved: class.reserved,
-            in_flight: class.in_flight,
-            waiting: class.waiting,
-            started: class.started,
-            shed: ShedCounts {
-                waited_too_long: class.expired,
-                queue_full: class.refused,
-                evicted: class.evicted,
-            },
-        };
-        Self { limit: seats.limit, classes: seats.classes.into_iter().map(class).collect() }
-    }
-}
-
-impl From<ServerReading> for UpstreamServer {
-    fn from(server: ServerReading) -> Self {
-        let millis = |left: Duration| u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-        Self {
-            state: match (server.ejected_for, server.is_up) {
-                (Some(_), _) => "ejected",
-                (None, true) => "up",
-                (None, false) => "down",
-            },
-            server: server.server,
-            ejected_ms: server.ejected_for.map(millis),
-            draining: server.is_draining,
-            in_flight: server.in_flight,
-            requests: server.requests,
-            ejections: server.ejections,
         }
     }
 }

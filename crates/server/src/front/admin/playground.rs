@@ -53,8 +53,8 @@ pub(super) struct PlaygroundBody {
 
 /// What each algorithm makes of the trace.
 #[derive(Serialize)]
-#[cfg_attr(test, derive(JsonSchema), schemars(rename = "PlaygroundResult"))]
-pub(super) struct Played {
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct PlaygroundResult {
     step_ms: u64,
     /// How many requests the trace has.
     requests: usize,
@@ -127,14 +127,14 @@ impl PlaygroundBody {
     }
 
     /// The trace under every algorithm.
-    fn played(&self) -> Played {
+    fn played(&self) -> PlaygroundResult {
         let instants = self.instants();
         let row = |algorithm: Algorithm| PlayedAlgorithm {
             algorithm: algorithm.name(),
             result: self.trace(algorithm, &instants),
         };
         let algorithms = Algorithm::ALL.into_iter().map(row).collect();
-        Played { step_ms: self.step_ms, requests: instants.len(), algorithms }
+        PlaygroundResult { step_ms: self.step_ms, requests: instants.len(), algorithms }
     }
 
     /// The instants of all requests, in nanoseconds, in order.

@@ -152,11 +152,12 @@ mod tests {
     use crate::control::Document;
     use crate::doc_pages::compare;
     use crate::front::admin::answers::{
-        Denials, ExplanationBody, Leases, Nodes, Person, PolicyChange, ResetDone, RuleInForce,
-        Status, Top, Upstreams, WhoAmI,
+        ExplanationBody, Leases, Nodes, Person, PolicyChange, RecentDenialsBody, ResetDone,
+        RuleInForce, Status, Top, WhoAmI,
     };
-    use crate::front::admin::playground::{Played, PlaygroundBody};
+    use crate::front::admin::playground::{PlaygroundBody, PlaygroundResult};
     use crate::front::admin::top::{DENIALS, TOP_KEYS};
+    use crate::front::admin::upstreams::Upstreams;
     use crate::front::admin::views::AUDIT_LINES;
     use crate::front::admin::wire::{
         PeekBody, PutOverrideBody, PutRuleBody, PutTierBody, PutUpstreamBody, ResetBody,
@@ -297,7 +298,11 @@ mod tests {
             AdminAction::Denials => {
                 Operation::new("denials", "The keys that this node refused last, and since when")
                     .parameter("query", "last", "How many, at most 1,000", count(DENIALS.0))
-                    .answer(200, "The keys, the last refused first", api.written::<Denials>())
+                    .answer(
+                        200,
+                        "The keys, the last refused first",
+                        api.written::<RecentDenialsBody>(),
+                    )
                     .fails_as(404, "Top keys are off")
             }
             AdminAction::Policy => {
@@ -329,7 +334,7 @@ mod tests {
                 let summary = "One trace of requests under all six algorithms";
                 reading::<PlaygroundBody>("playground", summary, api)
                     .about("The algorithms of the server decide; time is a number, nothing waits and nothing is counted.")
-                    .answer(200, "What each algorithm makes of the trace", api.written::<Played>())
+                    .answer(200, "What each algorithm makes of the trace", api.written::<PlaygroundResult>())
             }
             AdminAction::Who => {
                 let summary = "What applies to a person, what is used and left, and since when requests are refused";

@@ -1,6 +1,6 @@
 //! Who uses the limits, and who is refused: `top` and `denials`.
 
-use super::answers::{Denial, Denials, Scope, Top, TopRule};
+use super::answers::{Denial, RecentDenialsBody, Scope, Top, TopRule};
 use super::handler::AdminHandler;
 use super::request::bad;
 use crate::backend::Backend;
@@ -53,7 +53,7 @@ impl<S: Backend> AdminHandler<S> {
         }
         let newest = self.page.top.recent().newest(last);
         let denials = newest.into_iter().map(Denial::from).collect();
-        let answer = Denials { scope: Scope::ThisNode, denials };
+        let answer = RecentDenialsBody { scope: Scope::ThisNode, denials };
         Ok(Answer::json(StatusCode::OK, &json!(answer)))
     }
 }

@@ -1,7 +1,7 @@
 //! Read-only endpoints: status, the policy and its rules, the audit log, `peek` and `explain`.
 
 use super::answers::{
-    Counts, ExplanationBody, Lease, Leases, Node, Nodes, RuleFilesStatus, RuleInForce, Status,
+    ExplanationBody, Lease, Leases, Node, Nodes, RuleCounts, RuleFilesStatus, RuleInForce, Status,
     WhoAmI,
 };
 use super::auth::AdminIdentity;
@@ -47,7 +47,7 @@ impl<S: Backend> AdminHandler<S> {
             unmatched: stats.unmatched,
             unknown_tiers: stats.unknown_tiers,
             store_errors: stats.store_errors,
-            rules: Counts::of_rules(stats),
+            rules: RuleCounts::of_rules(stats),
             envoy: self.rule_files_status(),
         };
         Answer::json(StatusCode::OK, &json!(status))
@@ -77,7 +77,7 @@ impl<S: Backend> AdminHandler<S> {
             version: files.limiter().version(),
             unmatched: stats.unmatched,
             store_errors: stats.store_errors,
-            rules: Counts::of_rules(stats),
+            rules: RuleCounts::of_rules(stats),
         })
     }
 
