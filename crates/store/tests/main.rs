@@ -1,5 +1,17 @@
 //! All tests of the stores that are not models, in one program.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::as_conversions,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::wildcard_enum_match_arm,
+    reason = "tests may fail loudly"
+)]
+
 mod batches;
 #[cfg(all(feature = "testing", feature = "redis"))]
 mod cluster;

@@ -194,11 +194,9 @@ impl Api {
         if !schema["const"].is_null() {
             return format!("`{}`", schema["const"]);
         }
-        let kind = match &schema["type"] {
-            Value::Array(kinds) => {
-                kinds.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" or ")
-            }
-            kind => kind.as_str().unwrap_or("any value").to_owned(),
+        let kind = match schema["type"].as_array() {
+            Some(kinds) => kinds.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" or "),
+            None => schema["type"].as_str().unwrap_or("any value").to_owned(),
         };
         kind.replace("integer", "whole number").replace("array", "list")
     }

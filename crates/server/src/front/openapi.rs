@@ -8,6 +8,12 @@
 //!
 //! Tests write the files (`make references`), so the server contains the finished documents and nothing of this.
 
+#![allow(
+    clippy::needless_pass_by_value,
+    clippy::wildcard_enum_match_arm,
+    reason = "schemas are made where they are passed; kinds of JSON values are an open set here"
+)]
+
 use crate::web::{JSON, PROBLEM};
 use ::http::StatusCode;
 use schemars::generate::SchemaSettings;

@@ -73,7 +73,9 @@ impl Client {
     ) -> Reply {
         let request = self.request(method, path, fields, body);
         self.send(&request).unwrap();
-        self.receive().unwrap().expect("the connection was closed before the answer")
+        self.receive()
+            .unwrap()
+            .unwrap_or_else(|| panic!("the connection was closed before the answer"))
     }
 
     /// `POST`s JSON.

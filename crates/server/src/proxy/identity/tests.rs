@@ -89,7 +89,7 @@ fn rsa(encoding: &'static dyn RsaEncoding, key: &KeyPair, message: &[u8]) -> Vec
 }
 
 /// A token of the algorithm ES256, with more fields in its header.
-fn signed_with(key: &KeyPair, claims: &Value, fields: Value) -> String {
+fn signed_with(key: &KeyPair, claims: &Value, fields: &Value) -> String {
     let mut header = json!({ "typ": "JWT", "alg": "ES256" });
     for (name, value) in fields.as_object().unwrap() {
         header[name] = value.clone();
@@ -99,7 +99,7 @@ fn signed_with(key: &KeyPair, claims: &Value, fields: Value) -> String {
 
 /// A token of the algorithm ES256.
 fn signed(key: &KeyPair, claims: &Value) -> String {
-    signed_with(key, claims, json!({}))
+    signed_with(key, claims, &json!({}))
 }
 
 fn jwk(key: &KeyPair, id: &str) -> Value {
@@ -191,7 +191,7 @@ fn forged_tokens_are_refused() {
         let sign = |message: &[u8]| hmac::sign(&secret, message).as_ref().to_vec();
         encode(&json!({ "alg": "HS256" }), &claims(), sign)
     };
-    let critical = signed_with(&key, &claims(), json!({ "crit": ["exp"] }));
+    let critical = signed_with(&key, &claims(), &json!({ "crit": ["exp"] }));
     for (token, expected) in [
         (format!("{head}.{mallory}.{signature}"), TokenError::Signature),
         (signed(&other, &claims()), TokenError::Signature),
@@ -248,7 +248,8 @@ fn a_key_is_chosen_by_its_id() {
     let keys = [KeyPair::generate().unwrap(), KeyPair::generate().unwrap()];
     let set = json!({ "keys": [jwk(&keys[0], "a"), jwk(&keys[1], "b")] });
     let verifier = KeyFile::with(&set.to_string()).verifier();
-    let token = |key: &KeyPair, id: Option<&str>| signed_with(key, &claims(), json!({ "kid": id }));
+    let token =
+        |key: &KeyPair, id: Option<&str>| signed_with(key, &claims(), &json!({ "kid": id }));
     for (key, id, expected) in [
         (&keys[0], Some("a"), Ok("alice".to_owned())),
         (&keys[1], Some("b"), Ok("alice".to_owned())),
