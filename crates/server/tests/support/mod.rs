@@ -251,7 +251,7 @@ impl Server {
             }
             pause(Duration::from_millis(20));
         }
-        panic!("never so: {what}\n{}", self.log());
+        panic!("never so: {what}\n{}\n{}", self.sockets(), self.log());
     }
 }
 

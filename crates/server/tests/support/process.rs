@@ -31,6 +31,19 @@ impl Server {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
     }
 
+    /// Its connections over IPv4, as lines of `/proc/net/tcp`: both ends, and the state. For the message of a test that fails.
+    pub(crate) fn sockets(&self) -> String {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap();
+        let links = open.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+        let links: Vec<String> = links.map(|link| link.display().to_string()).collect();
+        let is_open = |line: &&str| {
+            let inode = line.split_whitespace().nth(9).unwrap_or_default();
+            links.contains(&format!("socket:[{inode}]"))
+        };
+        let table = std::fs::read_to_string(format!("/proc/{}/net/tcp", self.pid())).unwrap();
+        table.lines().filter(is_open).take(50).collect::<Vec<_>>().join("\n")
+    }
+
     /// The value of a counter or gauge, as operators read it.
     pub(crate) fn metric(&self, name: &str) -> u64 {
         let text = self.admin("GET", "/metrics", "", "").body;
