@@ -118,8 +118,8 @@ impl From<AnsweredBy> for DecidedBy {
 /// The value of [`Entry::rule`] if the caller named the limit.
 pub(crate) const CALLER_RULE: usize = usize::MAX;
 
-/// The limits of a decided request. Most requests have one. Room for a second one would make each verdict 130 bytes larger, which are
-/// moved several times on their way to the front end: that costs more than an allocation for each request with two limits.
+/// The limits of a decided request. Most requests have one, so there is room for one without an allocation. Room for a second one would
+/// enlarge every verdict, and a verdict is moved several times on its way to the front end.
 pub(crate) type Entries = SmallVec<[Entry; 1]>;
 
 /// One limit of a decided request, with its decision.

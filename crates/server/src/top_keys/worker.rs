@@ -131,7 +131,7 @@ impl TopCounter {
         if line.count(self, by, (low_half(print), weight)) {
             let text = String::from_utf8_lossy(key);
             let id = self.node.secret.subject(&[("key", &text)]).short();
-            self.name(&line, by, (low_half(print), id), &RequestKey::named(key));
+            self.name(&line, by, low_half(print), id, &RequestKey::named(key));
         }
         if let (Some(ring), TopBy::Denied) = (&self.ring, by) {
             let retry_after_ms = retry_after_ms(outcome);
@@ -149,7 +149,7 @@ impl TopCounter {
     ) {
         let RuleEvent { by, weight, print, limit } = *event;
         if line.count(self, by, (low_half(print), weight)) {
-            self.name(line, by, (low_half(print), print), &key());
+            self.name(line, by, low_half(print), print, &key());
         }
         let Some(ring) = self.ring.as_ref().filter(|_| by != TopBy::Used) else { return };
         let new = NewDenial {
@@ -162,7 +162,7 @@ impl TopCounter {
         ring.note(&new, key);
     }
 
-    fn name(&self, line: &RuleLine, by: TopBy, (print, id): (u32, u64), key: &RequestKey<'_>) {
+    fn name(&self, line: &RuleLine, by: TopBy, print: u32, id: u64, key: &RequestKey<'_>) {
         let Some(table) = line.open.get(by.index()).and_then(Option::as_ref) else { return };
         let key = key.shown(self.node.form, &self.node.secret);
         self.tallies.name(table, print, KeyLabel { id, key });

@@ -446,8 +446,8 @@ impl<'a> From<&'a RuleExplanation> for RuleEffect<'a> {
     }
 }
 
-impl From<(String, LeaseReport)> for Lease {
-    fn from((rule, report): (String, LeaseReport)) -> Self {
+impl Lease {
+    pub(super) fn of(rule: String, report: &LeaseReport) -> Self {
         Self {
             rule,
             overshoot_bound: 0,

@@ -30,7 +30,8 @@ pub(super) fn who_am_i(identity: &AdminIdentity) -> Answer {
 
 impl<S: Backend> AdminHandler<S> {
     pub(super) fn leases_status(&self) -> Answer {
-        let rules = self.page.leases().into_iter().map(Lease::from).collect();
+        let leases = self.page.leases().into_iter();
+        let rules = leases.map(|(rule, report)| Lease::of(rule, &report)).collect();
         Answer::json(StatusCode::OK, &json!(Leases { rules }))
     }
 
